@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "_build" / "reports"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 WORKERS = ["-n", "2", "--dist", "loadscope"]
+NBVAL_OPTIONS = ["--nbval-current-env", "--nbval-sanitize-with", "tests/nbval_sanitize.cfg"]
+NBVAL_OPTIONS += ["--nbval-cell-timeout=120"]
 
 
 @dataclass
@@ -65,8 +67,7 @@ PARTS = [
     Part(
         "notebooks",
         [
-            [*PYTEST, *WORKERS, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
-            + ["--nbval-sanitize-with", "tests/nbval_sanitize.cfg", "book"]
+            [*PYTEST, *WORKERS, "--nbval", *NBVAL_OPTIONS, "book"],
         ],
     ),
     Part("book", [[sys.executable, "tools/build_book.py"], [*PYTEST, *WORKERS, "tests/book"]]),
@@ -126,7 +127,9 @@ def main(names: list[str]) -> int:
         stale.unlink()
     results = [run(part) for part in PARTS if not names or part.name in names]
     print("\n" + table(results))
-    passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
+    passed, failed, skipped = (
+        sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped")
+    )
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 0 if all(r.ok for r in results) else 1
 
