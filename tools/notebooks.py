@@ -1,5 +1,8 @@
 """Where the chapters lie, how they are read, and the fingerprint that ties their outputs to the code."""
 
+# nbformat carries no types.
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import hashlib

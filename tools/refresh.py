@@ -7,6 +7,9 @@ A second refresh of an unchanged notebook changes no byte, except in cells tagge
 ``nbval-ignore-output`` (timings). What made the outputs is recorded in ``book/_provenance.json``.
 """
 
+# nbformat carries no types.
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import argparse
@@ -45,6 +48,7 @@ def execute(notebook: NotebookNode) -> None:
         # The notebooks' own folder is no part of a reader's path: only the installed library is.
         resources = {"metadata": {"path": folder}}
         client = NotebookClient(notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources=resources)
+        client.extra_arguments = ["--IPKernelApp.log_level=40"]
         client.execute(env=environment)
 
 
@@ -81,7 +85,9 @@ def normalise(notebook: NotebookNode, root: Path = ROOT) -> None:
     count = 0
     for number, cell in enumerate(notebook.cells, start=1):
         cell.id = f"cell-{number:02d}"
-        cell.metadata = NotebookNode({k: cell.metadata[k] for k in KEPT_CELL_METADATA if cell.metadata.get(k)})
+        cell.metadata = NotebookNode(
+            {k: cell.metadata[k] for k in KEPT_CELL_METADATA if cell.metadata.get(k)}
+        )
         cell.source = cell.source.strip("\n")
         if cell.cell_type != "code":
             cell.pop("attachments", None)
