@@ -85,13 +85,12 @@ def setup_source(which: Identity) -> str:
 
 def put_setup_cell(notebook: NotebookNode, which: Identity) -> None:
     """Make the set-up cell the first code cell of the notebook, with the source and tags it must have."""
-    first = next(
-        (i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"), len(notebook.cells)
-    )
-    if first == len(notebook.cells) or "setup" not in tags(notebook.cells[first]):
-        notebook.cells.insert(min(first, 1), nbformat.v4.new_code_cell())
-        first = min(first, 1)
-    cell = notebook.cells[first]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if not code or "setup" not in tags(code[0]):
+        code = [nbformat.v4.new_code_cell()]
+        # After the title, before everything else.
+        notebook.cells.insert(1, code[0])
+    cell = code[0]
     cell.source = setup_source(which)
     cell.metadata["tags"] = ["setup", "hide-input", "nbval-ignore-output"]
 

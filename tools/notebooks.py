@@ -26,7 +26,8 @@ def pages(book: Path = BOOK) -> list[Path]:
 
 
 def read(path: Path) -> NotebookNode:
-    return nbformat.read(path, as_version=4)
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    return notebook
 
 
 def tags(cell: NotebookNode) -> list[str]:

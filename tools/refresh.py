@@ -173,8 +173,8 @@ def main() -> int:
             print(f"{path.name}: not stored. {error}")
         else:
             print(f"{path.name}: {seconds[path.stem]:.1f} s")
-    if seconds:
-        record({name: value for name, value in seconds.items() if (BOOK / f"{name}.ipynb").is_file()})
+    if stored := {name: value for name, value in seconds.items() if (BOOK / f"{name}.ipynb").is_file()}:
+        record(stored)
     return int(failed)
 
 
