@@ -1,0 +1,147 @@
+"""What the book's pages take from its own files, so that no table is typed twice.
+
+Directives: ``chapter-table`` (chapters with their minutes), ``exercise-table`` (every exercise, with a link),
+``provenance`` (what made the stored outputs). Chapters also get classes for the stylesheet: the line with the
+minutes and the list of goals. Where triton is absent its API page is made from the source alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+BOOK = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class ChapterExercise:
+    label: str
+    difficulty: str
+    minutes: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    path: Path
+    title: str
+    minutes: int
+    goal: str
+    exercises: tuple[ChapterExercise, ...]
+
+
+def read_chapters(folder: Path = BOOK) -> list[Chapter]:
+    """The chapters of the book, in order, as their notebooks describe themselves."""
+    return [_read_chapter(path) for path in sorted(folder.glob("ch[0-9][0-9]-*.ipynb"))]
+
+
+def _read_chapter(path: Path) -> Chapter:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    minutes = re.search(r"^\*(\d+) minutes", text, re.MULTILINE)
+    goal = re.search(r"^[-*] (.+?)(?=^\s*$|^[-*] |\Z)", text, re.MULTILINE | re.DOTALL)
+    return Chapter(
+        path=path,
+        title=title[1].strip() if title else path.stem,
+        minutes=int(minutes[1]) if minutes else 0,
+        goal=" ".join(goal[1].split()).rstrip(";.,") if goal else "",
+        exercises=tuple(_read_exercises(text)),
+    )
+
+
+def _read_exercises(text: str) -> Iterator[ChapterExercise]:
+    for block in re.finditer(r"^:{3,}\{exercise\}.*?\n(.*?)^:{3,}\s*$", text, re.MULTILINE | re.DOTALL):
+        label = re.search(r"^:label:\s*(\S+)", block[1], re.MULTILINE)
+        banner = re.search(r"difficulty (\d) of 5 · (\d+) minutes", block[1])
+        if label:
+            yield ChapterExercise(label[1], banner[1] if banner else "–", banner[2] if banner else "–")
+
+
+class GeneratedTable(SphinxDirective):
+    """A directive that writes Markdown, which is then parsed in place."""
+
+    def lines(self) -> list[str]:
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        holder = nodes.container(classes=["generated"])
+        for path in (*BOOK.glob("ch*.ipynb"), BOOK / "_provenance.json"):
+            self.env.note_dependency(str(path))
+        self.state.nested_parse(StringList(self.lines(), source=self.env.docname), 0, holder)
+        return list(holder.children)
+
+
+class ChapterTable(GeneratedTable):
+    def lines(self) -> list[str]:
+        chapters = read_chapters()
+        rows = ["| | chapter | the first thing you will be able to do | minutes |", "|--:|:--|:--|--:|"]
+        for number, chapter in enumerate(chapters, start=1):
+            link = f"[{chapter.title}]({chapter.path.name})"
+            rows.append(f"| {number} | {link} | {chapter.goal} | {chapter.minutes} |")
+        total = sum(chapter.minutes for chapter in chapters)
+        hours = f"about {round(total / 60)} hours of reading, exercises not counted"
+        return [*rows, "", f"Together {total} minutes: {hours}."]
+
+
+class ExerciseTable(GeneratedTable):
+    def lines(self) -> list[str]:
+        rows: list[str] = []
+        for chapter in read_chapters():
+            rows += [f"**[{chapter.title}]({chapter.path.name})**", ""]
+            rows += ["| exercise | difficulty, of 5 | minutes |", "|:--|--:|--:|"]
+            rows += [f"| {{ref}}`{e.label}` | {e.difficulty} | {e.minutes} |" for e in chapter.exercises]
+            rows.append("")
+        return rows or ["There are no chapters yet."]
+
+
+class Provenance(GeneratedTable):
+    def lines(self) -> list[str]:
+        path = BOOK / "_provenance.json"
+        if not path.exists():
+            return ["No record of a run is stored with this build."]
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        rows = ["| what made the outputs | which |", "|:--|:--|"]
+        rows += [f"| {name} | {value} |" for name, value in record["machine"].items()]
+        rows += ["", "| notebook | seconds | date |", "|:--|--:|:--|"]
+        for name, run in record["notebooks"].items():
+            rows.append(f"| [{name}]({name}.ipynb) | {run['seconds']} | {run['date']} |")
+        return rows
+
+
+def mark_opening(app: Sphinx, doctree: nodes.document) -> None:
+    """Name the parts of a chapter's opening for the stylesheet: the line of minutes and the goals."""
+    if not re.search(r"ch\d\d-", app.env.docname):
+        return
+    section = next(iter(doctree.findall(nodes.section)), None)
+    opening = list(section.children[1:5]) if section is not None else []
+    for node in opening:
+        if isinstance(node, nodes.paragraph) and re.match(r"\d+ minutes", node.astext()):
+            node["classes"].append("time-line")
+        elif isinstance(node, nodes.bullet_list):
+            node["classes"].append("goals")
+            break
+
+
+def without_triton(app: Sphinx, config: Any) -> None:
+    """Let the kernels be documented on a machine that cannot import their compiler."""
+    if importlib.util.find_spec("triton") is None:
+        config.autodoc_mock_imports = [*config.autodoc_mock_imports, "triton"]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("chapter-table", ChapterTable)
+    app.add_directive("exercise-table", ExerciseTable)
+    app.add_directive("provenance", Provenance)
+    app.connect("config-inited", without_triton)
+    app.connect("doctree-read", mark_opening)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
