@@ -137,6 +137,7 @@ def _colon(found: Markdown, stack: list[tuple[int, Directive]], number: int, fen
         found.faults.append((number, "a closing fence without an open box"))
     else:
         opened, directive = stack.pop()
+        directive.body.pop()
         if opened != width:
             found.faults.append(
                 (number, f"{{{directive.name}}} opens with {opened} colons, closes with {width}")
