@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,34 @@ def mark_opening(app: Sphinx, doctree: nodes.document) -> None:
             break
 
 
+def keep_layout(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Show a docstring as it stands in the source: first paragraph as text, the rest line by line.
+
+    The docstrings are written for people who read code, with columns and small formulas that no markup should
+    fold. A line ``Book: eq-name`` becomes links to the equations.
+    """
+    if not any(line.strip() for line in lines):
+        return
+    text = "\n".join(lines).strip("\n").replace("``", "`")
+    first, _, rest = text.partition("\n\n")
+    labels = [label for found in re.findall(r"^Book:(.+)$", rest, re.MULTILINE) for label in found.split(",")]
+    rest = re.sub(r"^Book:.+\n?", "", rest, flags=re.MULTILINE).strip("\n")
+    summary = re.sub(r"([\\*_|])", r"\\\1", " ".join(first.split()))
+    lines[:] = [re.sub(r"`([^`]+)`", r":code:`\1`", summary), ""]
+    if rest:
+        lines += [".. code-block:: text", "", *("   " + line for line in rest.split("\n")), ""]
+    known = [label.strip() for label in labels if label.strip() in _equation_labels()]
+    if known:
+        lines += ["In the book: equation " + ", ".join(f":eq:`{label}`" for label in known) + ".", ""]
+
+
+@cache
+def _equation_labels() -> frozenset[str]:
+    cells = [cell for path in BOOK.glob("ch*.ipynb") for cell in json.loads(path.read_text("utf-8"))["cells"]]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return frozenset(re.findall(r"^\$\$ \((eq-[a-z0-9-]+)\)", text, re.MULTILINE))
+
+
 def without_triton(app: Sphinx, config: Any) -> None:
     """Let the kernels be documented on a machine that cannot import their compiler."""
     if importlib.util.find_spec("triton") is None:
@@ -139,9 +168,12 @@ def without_triton(app: Sphinx, config: Any) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    # Jupyter Book sets this for an extension that the book does without.
+    app.add_config_value("comments_config", {}, "html")
     app.add_directive("chapter-table", ChapterTable)
     app.add_directive("exercise-table", ExerciseTable)
     app.add_directive("provenance", Provenance)
     app.connect("config-inited", without_triton)
+    app.connect("autodoc-process-docstring", keep_layout)
     app.connect("doctree-read", mark_opening)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
