@@ -22,7 +22,7 @@ import rules_chapter
 import rules_code
 import rules_text
 from complaints import Complaint
-from markdown import parse
+from reader import parse
 from notebooks import BOOK, chapters, pages, read
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from identity import Identity, identity
-from markdown import parse
+from reader import parse
 from notebooks import ROOT, chapters, pages, read
 
 PAGE = Path("book") / "crosswalk.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from complaints import Complaint
-from markdown import Directive, parse
+from reader import Directive, parse
 from nbformat import NotebookNode
 
 from t2lib.exercises import exercises

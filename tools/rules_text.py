@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from complaints import Complaint
-from markdown import Markdown, parse, without_inline
+from reader import Markdown, parse, without_inline
 from nbformat import NotebookNode
 from rules_code import MACHINE_PATH, SHORTEST_ALT
 

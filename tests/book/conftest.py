@@ -1,31 +1,71 @@
-"""The tools are scripts, not a package: their folder joins the path, as it does when one is run."""
+"""What the tests of the book share: the built pages, a small server for them, a headless Chromium."""
 
 from __future__ import annotations
 
+import functools
+import http.server
+import os
+import shutil
 import sys
-from collections.abc import Callable
+import threading
 from pathlib import Path
 
-import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
 sys.path.insert(0, str(ROOT / "tools"))
 
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NO_CHROMIUM = (
+    "no Chromium found: install it (`apt-get install chromium`), or name one with CHROMIUM=/path/to/chromium"
+)
 
-@pytest.fixture
-def write_notebook(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a notebook from its cells: a string that begins with ``#md `` is Markdown, any other is code."""
 
-    def write(*sources: str, name: str = "ch03-small.ipynb") -> Path:
-        cells = [
-            nbformat.v4.new_markdown_cell(source.removeprefix("#md "))
-            if source.startswith("#md ")
-            else nbformat.v4.new_code_cell(source)
-            for source in sources
-        ]
-        path = tmp_path / name
-        nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-        return path
+def chromium() -> str | None:
+    """The browser to drive: the one that CHROMIUM names, or the first that is installed."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
-    return write
+
+@pytest.fixture(scope="session")
+def html() -> Path:
+    if not (HTML / "index.html").is_file():
+        pytest.fail("the book is not built: run `make book` first", pytrace=False)
+    return HTML
+
+
+@pytest.fixture(scope="session")
+def browser():
+    executable = chromium()
+    if executable is None:
+        pytest.fail(NO_CHROMIUM, pytrace=False)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        yield running
+        running.close()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def served(html: Path):
+    """Address under which the built book is served while the tests run."""
+    handler = functools.partial(QuietHandler, directory=str(html))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
