@@ -22,8 +22,8 @@ import rules_chapter
 import rules_code
 import rules_text
 from complaints import Complaint
-from reader import parse
 from notebooks import BOOK, chapters, pages, read
+from reader import parse
 
 
 def check_notebook(path: Path, *, text_only: bool = False, anatomy: bool = True) -> list[Complaint]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from identity import Identity, identity
-from reader import parse
 from notebooks import ROOT, chapters, pages, read
+from reader import parse
 
 PAGE = Path("book") / "crosswalk.md"
 BOOK_LINE = re.compile(r"(?m)^\s*Book:\s*(?P<labels>eq-[a-z0-9-]+(?:\s*,\s*eq-[a-z0-9-]+)*)\.?\s*$")

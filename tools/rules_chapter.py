@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from complaints import Complaint
-from reader import Directive, parse
 from nbformat import NotebookNode
+from reader import Directive, parse
 
 from t2lib.exercises import exercises
 

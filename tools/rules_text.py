@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from complaints import Complaint
-from reader import Markdown, parse, without_inline
 from nbformat import NotebookNode
+from reader import Markdown, parse, without_inline
 from rules_code import MACHINE_PATH, SHORTEST_ALT
 
 CODE_LANGUAGES = {"", "python", "text", "console", "bash"}

@@ -1,4 +1,4 @@
-"""A chapter as Colab would run it: alone, in an empty folder; its first cell installs t2lib from the wheel."""
+"""A chapter as Colab would run it: alone in an empty folder, t2lib installed from the wheel by cell one."""
 
 from __future__ import annotations
 
