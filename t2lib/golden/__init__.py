@@ -1,7 +1,8 @@
 """Golden vectors: float64 arrays made by reference implementations, each with a sidecar that describes them.
 
 A file NAME.npz holds inputs `in__*`, parameters `par__*`, the output `out`, a fixed `cotangent` and the
-gradients `grad__*` of sum(out * cotangent). NAME.json says what each array is and which implementation made it.
+gradients `grad__*` of sum(out * cotangent). NAME.json says what each array is and which implementation made
+it.
 """
 
 from __future__ import annotations

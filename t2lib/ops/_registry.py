@@ -127,7 +127,10 @@ def _kernels() -> tuple[bool, str]:
     import torch
 
     if not torch.cuda.is_available():
-        return False, "no CUDA device; set TRITON_INTERPRET=1 before the first import to interpret the kernels"
+        return (
+            False,
+            "no CUDA device; set TRITON_INTERPRET=1 before the first import to interpret the kernels",
+        )
     return True, f"Triton, on {torch.cuda.get_device_name()}"
 
 

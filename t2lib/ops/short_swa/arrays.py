@@ -1,8 +1,8 @@
 """Vectorised NumPy: blocks of queries against the few keys they can see, as real matrix products.
 
-A block of b queries sees at most b + w - 1 keys, so the scores of one block are a (b, b + w - 1) matrix product and
-no T × T array exists. Some of it is wasted (about half at b = w), and it still wins: BLAS is that much faster than
-anything that visits the pairs one by one.
+A block of b queries sees at most b + w - 1 keys, so its scores are one (b, b + w - 1) matrix product and no
+T × T array exists. About half of the products are wasted at b = w. It still wins: BLAS is that much faster
+than anything that visits the pairs one by one.
 """
 
 from __future__ import annotations
@@ -17,100 +17,115 @@ from t2lib.ops.short_swa import Mask
 
 Array = npt.NDArray[Any]
 
-# Queries a block, and the most scores that exist at a time: both were measured, and both fit a core's own cache.
+# Queries a block, and about how many scores exist at a time; measured, on a core with 512 KB of its own
+# cache.
 BLOCK = 64
-SCORES_AT_A_TIME = 1 << 18
+SCORES = 1 << 17
 
 
 def short_swa(
     q: Array, k: Array, v: Array, *, axis: int, mask: Mask, scale: float, head_axis: int | None
 ) -> Array:
     """The same reads as in `loops`, a block of queries at a time; arguments as the contract passes them."""
-    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     shape = [*q.shape[:axis], *q.shape[axis + 1 : -1], k.shape[axis]]
     documents, valid = (
         None if x is None else np.broadcast_to(np.moveaxis(x, axis, -1), shape)
         for x in (mask.documents, mask.valid)
     )
-    queries, keys, values, result = (np.moveaxis(x, axis, -2) for x in (q, k, v, out))
+    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    q, k, v, z = (np.moveaxis(x, axis, -2) for x in (q, k, v, out))
     if head_axis is not None:
         # The axis of heads becomes two: the key head, and the query heads that share it. Both are views.
-        place = head_axis if head_axis < axis else head_axis - 1
-        shared = k.shape[head_axis]
-        keys, values = np.expand_dims(keys, place + 1), np.expand_dims(values, place + 1)
-        queries, result = _split(queries, place, shared), _split(result, place, shared)
-        documents, valid = (None if x is None else _split(x, place, shared) for x in (documents, valid))
+        heads = head_axis if head_axis < axis else head_axis - 1
+        groups = k.shape[heads]
+        q, z = _split(q, heads, groups), _split(z, heads, groups)
+        documents, valid = (None if x is None else _split(x, heads, groups) for x in (documents, valid))
+        k, v = np.expand_dims(k, heads + 1), np.expand_dims(v, heads + 1)
 
-    finite = _all_finite(values)
-    for start in range(0, queries.shape[-2], BLOCK):
-        stop = min(start + BLOCK, queries.shape[-2])
-        first, last = mask.first_seen(mask.query_start + start), mask.query_start + stop
-        i, j = np.arange(mask.query_start + start, last), np.arange(first, last)
-        inside = mask.sees(i[:, None], j)
-        for part in _parts(queries.shape[:-2], inside.size):
+    read = _read if _all_finite(q, k, v, scale) else _read_carefully
+    block = BLOCK if mask.reach > BLOCK // 2 else BLOCK // 2
+    for begin in range(mask.query_start, k.shape[-2], block):
+        first, end = mask.first_seen(begin), min(begin + block, k.shape[-2])
+        rows = slice(begin - mask.query_start, end - mask.query_start)
+        inside = mask.sees(np.arange(begin, end)[:, None], np.arange(first, end))
+        for part, shared in _parts(q.shape[:-2], k.shape[:-2], inside.size):
             visible = inside
             if documents is not None:
-                visible = visible & (documents[part][..., i, None] == documents[part][..., None, j])
+                mine, theirs = documents[part][..., begin:end, None], documents[part][..., None, first:end]
+                visible = visible & (mine == theirs)
             if valid is not None:
-                visible = visible & valid[part][..., i, None] & valid[part][..., None, j]
-            shared_part = tuple(s if n > 1 else slice(None) for s, n in zip(part, keys.shape, strict=False))
-            result[part][..., start:stop, :] = _read(
-                queries[part][..., start:stop, :],
-                keys[shared_part][..., first:last, :],
-                values[shared_part][..., first:last, :],
-                visible,
-                scale,
-                empty_rows=valid is not None,
-                finite=finite,
-            )
+                visible = visible & valid[part][..., begin:end, None] & valid[part][..., None, first:end]
+            keys, values = k[shared][..., first:end, :], v[shared][..., first:end, :]
+            z[part][..., rows, :] = read(q[part][..., rows, :], keys, values, visible, scale)
     return out
 
 
-def _read(
-    q: Array, k: Array, v: Array, visible: Array, scale: float, *, empty_rows: bool, finite: bool
-) -> Array:
-    dtype = np.promote_types(q.dtype, np.float32)
-    q, k, v = q.astype(dtype, copy=False), k.astype(dtype, copy=False), v.astype(dtype, copy=False)
+def _read(q: Array, k: Array, v: Array, visible: Array, scale: float) -> Array:
+    """One block of queries reads its keys: two matrix products with a softmax between them."""
+    q, k, v = _widened(q), _widened(k), _widened(v)
+    weights, total = _softmax((q * q.dtype.type(scale)) @ k.swapaxes(-1, -2), visible)
+    z: Array = weights @ v
+    # Dividing the D_v sums is less work than dividing all the weights.
+    z /= total
+    return z
+
+
+def _read_carefully(q: Array, k: Array, v: Array, visible: Array, scale: float) -> Array:
+    """The same for inputs with NaN or infinity in them.
+
+    0 · NaN is NaN, so in a matrix product a bad value reaches rows that do not see it. Here what a row does
+    not see is replaced by 0 before it is multiplied, at the price of a (queries, keys, width) array.
+    """
+    q, k, v = _widened(q), _widened(k), _widened(v)
     with np.errstate(invalid="ignore", over="ignore"):
-        scores = (q * dtype.type(scale)) @ k.swapaxes(-1, -2)
-        np.copyto(scores, -np.inf, where=~visible)
-        largest = scores.max(-1, keepdims=True)
-        if empty_rows:
-            # A row that sees nothing: -inf - (-inf) would be NaN. With 0 in its place every weight is exp(-inf) = 0.
-            nothing = ~visible.any(-1, keepdims=True)
-            largest = np.where(nothing, 0, largest)
-        weights = np.exp(np.subtract(scores, largest, out=scores), out=scores)
-        total = weights.sum(-1, keepdims=True)
-        if empty_rows:
-            total = np.where(nothing, 1, total)
-        if finite:
-            z = weights @ v
-            z /= total
-            return z
-        # 0 · NaN is NaN: in a matrix product a bad value would reach rows that do not see it.
-        seen = np.where(visible[..., None], v[..., None, :, :], 0)
-        weights /= total
-        return np.asarray((weights[..., None] * seen).sum(-2))
+        scores = np.where(visible, (q * q.dtype.type(scale)) @ k.swapaxes(-1, -2), 0)
+        weights, total = _softmax(scores, visible)
+        z: Array = (weights[..., None] * np.where(visible[..., None], v[..., None, :, :], 0)).sum(-2)
+        return z / total
 
 
-def _all_finite(x: Array) -> bool:
-    """A sum is finite only if all its terms are; one that overflows merely costs the careful path."""
+def _softmax(scores: Array, visible: Array) -> tuple[Array, Array]:
+    """exp(score - largest) of the visible entries and its sum over them, written into `scores`."""
+    scores += np.where(visible, scores.dtype.type(0), scores.dtype.type(-np.inf))
+    largest = scores.max(-1, keepdims=True)
+    # A row that sees nothing: -inf - (-inf) would be NaN; with 0 in its place all weights are exp(-inf) = 0.
+    nothing = ~visible.any(-1, keepdims=True)
+    scores -= np.where(nothing, 0, largest)
+    weights = np.exp(scores, out=scores)
+    return weights, np.where(nothing, 1, weights.sum(-1, keepdims=True))
+
+
+def _widened(x: Array) -> Array:
+    return x.astype(np.promote_types(x.dtype, np.float32), copy=False)
+
+
+def _all_finite(q: Array, k: Array, v: Array, scale: float) -> bool:
+    """Whether no input and, by |q·k| <= |q||k|, no score is NaN or infinite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(np.isfinite(x.sum()))
+        norms = [
+            float(np.sqrt(np.square(x, dtype=np.promote_types(x.dtype, np.float32)).sum())) for x in (q, k, v)
+        ]
+    # The largest float32 is 3.4e38; float64 has room to spare.
+    return norms[0] * norms[1] * max(1.0, abs(scale)) < 1e38 and norms[2] < 1e38
 
 
-def _split(x: Array, place: int, heads: int) -> Array:
-    return x.reshape(*x.shape[:place], heads, x.shape[place] // heads, *x.shape[place + 1 :])
+def _split(x: Array, place: int, groups: int) -> Array:
+    return x.reshape(*x.shape[:place], groups, x.shape[place] // groups, *x.shape[place + 1 :])
 
 
-def _parts(shape: tuple[int, ...], scores: int) -> Iterator[tuple[slice, ...]]:
-    """Cut the longest independent axis so that one part has at most SCORES_AT_A_TIME scores, where it can."""
+def _parts(
+    shape: tuple[int, ...], key_shape: tuple[int, ...], scores: int
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Cut the longest independent axis so that one part has about SCORES scores; the same cut for the keys."""
     if not shape:
-        yield ()
+        yield (), ()
         return
-    longest = int(np.argmax(shape))
+    longest = max(range(len(shape)), key=shape.__getitem__)
     others = int(np.prod(shape)) // max(1, shape[longest])
-    step = max(1, SCORES_AT_A_TIME // max(1, others * scores))
+    step = max(1, SCORES // max(1, others * scores))
+    everything = [slice(None)] * len(shape)
     for start in range(0, shape[longest], step):
-        cut = slice(start, start + step)
-        yield tuple(cut if place == longest else slice(None) for place in range(len(shape)))
+        part = everything.copy()
+        part[longest] = slice(start, start + step)
+        # Keys that are shared by the query heads have length 1 there, for every part.
+        yield tuple(part), tuple(part if key_shape[longest] > 1 else everything)

@@ -1,4 +1,4 @@
-"""The definition, in plain loops: one query, the keys it sees, their weights, the weighted sum of their values.
+"""The definition, in plain loops: a query, the keys it sees, their weights, the weighted sum of their values.
 
 Every other rung is checked against this one. It imports NumPy only, and is slow on purpose.
 """
