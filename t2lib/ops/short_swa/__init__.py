@@ -98,13 +98,13 @@ def short_swa(
 
     Arguments
         window       visible entries, self included (strict), or the length of a chunk (chunk)
-        rung         "auto", "loops", "arrays", "eager", "compiled" or "kernels"; see
-                     t2lib.ladder("short_swa") scale        factor on q·k; None is 1/sqrt(D) lookback
-                     earlier chunks that are visible; read only if window_type is "chunk" documents    a key
-                     of another document is never read valid        a key that is not valid is never read; a
-                     query that is not valid returns zeros query_start  None: q and k are equally long. An
-                     integer: q holds the last n_q positions, query_start ... n_k - 1, as in a streaming
-                     read or the read of one layer (n_q = 1)
+        rung         "auto", "loops", "arrays", "eager", "compiled" or "kernels": see t2lib.ladder()
+        scale        factor on q·k; None is 1/sqrt(D)
+        lookback     earlier chunks that are visible; read only if window_type is "chunk"
+        documents    a key of another document is never read
+        valid        a key that is not valid is never read; a query that is not valid returns zeros
+        query_start  None: q and k are equally long. An integer: q holds the last n_q positions,
+                     query_start ... n_k - 1, as in a streaming read or the read of one layer (n_q = 1)
 
     A row that sees nothing returns zeros. A NaN in a query reaches its own row, a NaN in a key or a value
     exactly the rows that see it. (Under an outer torch.compile, and for values on "kernels", it may reach

@@ -102,9 +102,7 @@ def _widened(x: Array) -> Array:
 def _all_finite(q: Array, k: Array, v: Array, scale: float) -> bool:
     """Whether no input and, by |q·k| <= |q||k|, no score is NaN or infinite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        norms = [
-            float(np.sqrt(np.square(x, dtype=np.promote_types(x.dtype, np.float32)).sum())) for x in (q, k, v)
-        ]
+        norms = [float(np.sqrt(np.square(_widened(x)).sum())) for x in (q, k, v)]
     # The largest float32 is 3.4e38; float64 has room to spare.
     return norms[0] * norms[1] * max(1.0, abs(scale)) < 1e38 and norms[2] < 1e38
 
