@@ -114,7 +114,7 @@ def _split(x: Array, place: int, groups: int) -> Array:
 def _parts(
     shape: tuple[int, ...], key_shape: tuple[int, ...], scores: int
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Cut the longest independent axis so that one part has about SCORES scores; the same cut for the keys."""
+    """Cut the longest independent axis so that a part has about SCORES scores; the same cut for keys."""
     if not shape:
         yield (), ()
         return
