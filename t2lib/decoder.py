@@ -135,7 +135,10 @@ class MLP(nn.Module):
 
 class Block(nn.Module):
     """Two pre-norm sublayers. By hand: `u = h + block.attention(block.attention_norm(h))`, then
-    `h = u + block.mlp(block.mlp_norm(u))`."""
+    `h = u + block.mlp(block.mlp_norm(u))`.
+
+    Book: eq-block
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
