@@ -19,7 +19,7 @@ def reading_weights(q: Any, k: Any, *, window: int, axis: int, **options: Any) -
     """The weights a_ij of a windowed read instead of the reading.
 
     With the rows of the identity as values, v_j = e_j, the reading of row i is the list of its weights. Shapes:
-    q and k (..., N, ..., D), the ordered axis in the place `axis` -> (..., N, ..., N), whose last axis is the
+    q and k (..., N, ..., D), the ordered axis in the place `axis` -> (..., N, ..., N); its last axis is the
     position that is read; each row sums to 1. ``options`` go to `t2lib.ops.short_swa`, which names what is
     wrong with them. Needs N numbers a row: for looking, not for long texts.
     """
