@@ -51,7 +51,7 @@ def test_page_reads_well_on_desk_and_phone_in_light_and_dark(tab, served, name):
     found = {"maths": ask(tab, "maths()")}
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme)
-        assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+        tab.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'", timeout=5000)
         for size in (DESK, PHONE):
             tab.set_viewport_size(size)
             where = f"{scheme}, {size['width']} px"
@@ -70,3 +70,20 @@ def test_page_opened_as_a_file_reads_the_same(tab, html, name):
     assert ask(tab, "maths()") == []
     assert ask(tab, "images()") == []
     assert tab.troubles == []
+
+
+FAULTY = """<!doctype html><html><body><article>
+<p style="color: #999; background: #fff">pale</p><p style="color: #595959; background: #fff">clear</p>
+<div style="width: 2000px">wide</div><img src="data:image/png;base64,none">
+<span class="math">raw</span><mjx-merror>refused</mjx-merror>
+<mjx-mtext style="color: red">unknown</mjx-mtext>
+</article></body></html>"""
+
+
+def test_the_checks_themselves_find_what_is_wrong(tab):
+    tab.set_content(FAULTY)
+    tab.wait_for_function("document.querySelector('img').complete")
+    assert [fault.split(":")[0] for fault in ask(tab, "maths()")] == ["raw", "refused", "unknown"]
+    assert ask(tab, "overflow()")[0].startswith("page 2")
+    assert len(ask(tab, "images()")) == 1
+    assert [text for _, text in ask(tab, f"contrast({LEAST_CONTRAST})").values()] == ["pale"]
