@@ -78,16 +78,15 @@
 
   // A region that scrolls sideways must be reachable without a mouse.
   const openToKeyboard = () => {
-    const names = { "DIV.math": "equation", PRE: "code", TABLE: "table" };
     const boxes = document.querySelectorAll(
       ".bd-article div.math, .bd-article pre, .bd-article .pst-scrollable-table-container"
     );
     for (const box of boxes) {
       const scrolls = box.scrollWidth > box.clientWidth + 1;
-      if (scrolls && !box.hasAttribute("tabindex")) {
+      if (scrolls && !box.hasAttribute("aria-label")) {
         box.tabIndex = 0;
         box.setAttribute("role", "region");
-        const kind = box.matches("div.math") ? names["DIV.math"] : box.matches("pre") ? names.PRE : names.TABLE;
+        const kind = box.matches("div.math") ? "equation" : box.matches("pre") ? "code" : "table";
         box.setAttribute("aria-label", `wide ${kind}, scrolls sideways`);
       }
     }
@@ -100,6 +99,8 @@
     window.MathJax?.startup?.promise?.then(openToKeyboard);
     addEventListener("load", () => window.MathJax?.startup?.promise?.then(openToKeyboard));
     addEventListener("resize", openToKeyboard);
+    // What a folded box holds has a width only once it is open.
+    addEventListener("click", () => setTimeout(openToKeyboard, 50));
     addEventListener("storage", showMarks);
   };
   document.readyState === "loading" ? document.addEventListener("DOMContentLoaded", start) : start();
