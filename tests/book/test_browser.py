@@ -86,4 +86,6 @@ def test_the_checks_themselves_find_what_is_wrong(tab):
     assert [fault.split(":")[0] for fault in ask(tab, "maths()")] == ["raw", "refused", "unknown"]
     assert ask(tab, "overflow()")[0].startswith("page 2")
     assert len(ask(tab, "images()")) == 1
-    assert [text for _, text in ask(tab, f"contrast({LEAST_CONTRAST})").values()] == ["pale"]
+    pale = [text for _, text in ask(tab, f"contrast({LEAST_CONTRAST})").values()]
+    assert "pale" in pale
+    assert "clear" not in pale

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+from importlib import metadata
+from types import SimpleNamespace
+
 import nbformat
 import pytest
 from identity import drifted, identity, setup_source
@@ -101,3 +105,34 @@ def test_the_setup_cell_installs_the_released_wheel_and_is_short(project):
     assert "--no-deps" in source
     assert len(source.splitlines()) <= 25
     compile(source, "setup", "exec")
+
+
+def run_setup(monkeypatch, versions):
+    """Runs the set-up cell where pip is replaced; ``versions`` are those of numpy before and after it."""
+    commands = []
+    found = iter([SimpleNamespace(name="numpy", version=version)] for version in versions)
+    monkeypatch.setattr(metadata, "distributions", lambda: next(found))
+    monkeypatch.setattr(
+        subprocess, "run", lambda command: commands.append(command) or SimpleNamespace(returncode=0)
+    )
+    exec(setup_source(identity()), {})
+    return commands
+
+
+def test_outside_colab_the_setup_cell_installs_nothing(monkeypatch):
+    monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
+    assert run_setup(monkeypatch, []) == []
+
+
+def test_on_colab_the_setup_cell_installs_t2lib_alone(monkeypatch):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
+    monkeypatch.delenv("T2LIB_WHEEL", raising=False)
+    (command,) = run_setup(monkeypatch, ["2.0.2", "2.0.2"])
+    which = identity()
+    assert command[1:] == ["-m", "pip", "install", "--quiet", "--no-deps", which.release + which.wheel]
+
+
+def test_a_changed_numpy_stops_the_setup_cell(monkeypatch):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
+    with pytest.raises(RuntimeError, match="changed torch, numpy or triton: restart the runtime"):
+        run_setup(monkeypatch, ["2.0.2", "2.4.6"])
