@@ -10,6 +10,8 @@ import nbformat
 import pytest
 from identity import drifted, identity, setup_source
 
+from t2lib import environment
+
 
 @pytest.fixture
 def project(tmp_path):
@@ -115,6 +117,8 @@ def run_setup(monkeypatch, versions):
     monkeypatch.setattr(
         subprocess, "run", lambda command: commands.append(command) or SimpleNamespace(returncode=0)
     )
+    # Describing the machine imports torch, which asks for the real ones.
+    monkeypatch.setattr(environment, "describe_machine", lambda: None)
     exec(setup_source(identity()), {})
     return commands
 
