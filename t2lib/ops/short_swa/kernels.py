@@ -1,0 +1,640 @@
+# Triton has no types for the functions it compiles.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
+"""Triton, forward and backward. Tokens and depth run the same kernels: only the strides they get differ.
+
+Three kernels, the result, dq, and dk with dv, each in two forms:
+
+* tile: a block of queries against blocks of keys with `tl.dot`; for many queries.
+* shift: every row steps through its own window, one key a step, no dot; for few queries (one layer's depth
+  read, a decoding step) and very short windows. Rows of many independent groups fill a program.
+
+All axes but the ordered one and the width are *groups*. They are numbered through, and a kernel decodes the
+number level by level, so any layout is read where it lies; axes whose strides allow it count as one level.
+
+A weight of zero times NaN is NaN: a tile that holds a NaN would hand it to rows that do not see it. So a
+program whose result is not a number does its rows again in the shift form, which loads only what is seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+from t2lib.ops._registry import RungUnavailable
+from t2lib.ops.short_swa import Mask
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
+WIDEST = 256
+# Fewer queries than this, or a window no longer than SHORT, take the shift form.
+FEW, SHORT = 16, 4
+# Triton compiles a variant for an argument that is 1 or divisible by 16; a length must not make a variant.
+LENGTHS = ["groups", "n_q", "n_k", "query_start", "window", "lookback", "reach"]
+
+
+class Config(NamedTuple):
+    """How a kernel is cut: rows a program owns, columns it takes a step, warps, pipeline stages."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def pick_config(kernel: str, capability: tuple[int, int], dtype: torch.dtype, width: int) -> Config:
+    """The configuration of `kernel` ("forward", "backward_q", "backward_kv"; "shift" is that form of all
+    three) for a head width padded to a power of two.
+
+    Each compiles for its chip with no register spilled and within its shared memory; tests/kernels/build
+    checks it. Capability (0, 0) is the interpreter, where few large programs are fastest.
+    """
+    if kernel == "shift":
+        return Config(max(1, 1024 // width), 1, 4, 1)
+    if capability == (0, 0):
+        return Config(64, 64, 4, 1)
+    return Config(32, 32, 4, 1)
+
+
+@triton.jit
+def _offset(group, sizes, strides, LEVELS: tl.constexpr):
+    """Where a group starts: its number decoded level by level, the innermost first.
+
+    `strides` are those of the ordered axis and of the width, then one a level.
+    """
+    offset = group.to(tl.int64) * 0
+    for step in tl.static_range(LEVELS - 1):
+        offset += (group % sizes[LEVELS - 1 - step]).to(tl.int64) * strides[LEVELS + 1 - step]
+        group = group // sizes[LEVELS - 1 - step]
+    return offset + group.to(tl.int64) * strides[2]
+
+
+@triton.jit
+def _addresses(view, position, inside):
+    """A view is (pointer, offset, strides, width, padded width); the offset is one number, or one a row."""
+    # Taken apart by index: a compile-time value that is bound to a name turns into a run-time one.
+    column = tl.arange(0, view[4])
+    row = view[1] + position.to(tl.int64) * view[2][0]
+    where = view[0] + row[:, None] + column.to(tl.int64)[None, :] * view[2][1]
+    return where, inside[:, None] & (column < view[3])[None, :]
+
+
+@triton.jit
+def _load(view, position, inside):
+    """The rows at `position` as [rows, padded width]; zero where not inside, and past the width."""
+    where, wanted = _addresses(view, position, inside)
+    return tl.load(where, mask=wanted, other=0.0)
+
+
+@triton.jit
+def _store(view, position, inside, rows):
+    where, wanted = _addresses(view, position, inside)
+    tl.store(where, rows.to(view[0].dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def _label(view, position, n_k):
+    exists = (position >= 0) & (position < n_k)
+    return tl.load(view[0] + view[1] + position.to(tl.int64) * view[2][0], mask=exists, other=0)
+
+
+@triton.jit
+def _sees(query, key, rule):
+    """Who sees whom: the one predicate of all kernels. Both are positions, of shapes that broadcast.
+
+    A rule is (CHUNK, n_k, window, lookback, reach, documents, valid); the last two are views, or hold None.
+    """
+    seen = (key >= 0) & (key <= query) & (query < rule[1])
+    if rule[0]:
+        seen &= query // rule[2] - key // rule[2] <= rule[3]
+    else:
+        seen &= query - key < rule[2]
+    if rule[5][0] is not None:
+        seen &= _label(rule[5], query, rule[1]) == _label(rule[5], key, rule[1])
+    if rule[6][0] is not None:
+        seen &= (_label(rule[6], query, rule[1]) != 0) & (_label(rule[6], key, rule[1]) != 0)
+    return seen
+
+
+@triton.jit
+def _first_seen(query, rule):
+    """The first key that the query at this position can see; trims the loops over keys."""
+    first = (query // rule[2] - rule[3]) * rule[2] if rule[0] else query - rule[2] + 1
+    return tl.maximum(first, 0)
+
+
+@triton.jit
+def _last_seeing(key, rule):
+    """The last query that can see the key at this position; trims the loops over queries."""
+    last = (key // rule[2] + rule[3] + 1) * rule[2] - 1 if rule[0] else key + rule[2] - 1
+    return tl.minimum(last, rule[1] - 1)
+
+
+@triton.jit
+def _place(count, groups, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """The group (of the tile, or of each row), the first row of a tile, the rows, which of them exist."""
+    if TILE:
+        blocks = tl.cdiv(count, ROWS)
+        group = tl.program_id(0) // blocks
+        begin = tl.program_id(0) % blocks * ROWS
+        row = begin + tl.arange(0, ROWS)
+        inside = row < count
+    else:
+        number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        group = number // count
+        begin = tl.program_id(0) * 0
+        row = number % count
+        inside = number < groups * count
+    return group, begin, row, inside
+
+
+@triton.jit
+def _has_nan(x):
+    return tl.max(tl.where(x == x, 0, 1)) > 0
+
+
+@triton.jit
+def _absorb(score, peak):
+    """A step of the online softmax: the new peak, the weights under it, what shrinks the sums so far."""
+    if len(score.shape) == 2:
+        new_peak = tl.maximum(peak, tl.max(score, 1))
+        # A row that has seen nothing yet has the peak -inf, and -inf - -inf is NaN.
+        finite_peak = tl.where(new_peak == -float("inf"), 0.0, new_peak)
+        weight = tl.exp2(score - finite_peak[:, None])
+    else:
+        new_peak = tl.maximum(peak, score)
+        finite_peak = tl.where(new_peak == -float("inf"), 0.0, new_peak)
+        weight = tl.exp2(score - finite_peak)
+    return new_peak, weight, tl.exp2(peak - finite_peak)
+
+
+@triton.jit
+def _finish(peak, total, mixed):
+    """Divide by the softmax denominator; a row that saw nothing gives zeros, and -inf for its log-sum."""
+    seen_any = total != 0.0
+    denominator = tl.where(seen_any, total, 1.0)
+    return mixed / denominator[:, None], tl.where(seen_any, peak + tl.log2(denominator), -float("inf"))
+
+
+@triton.jit
+def _read_by_shift(q_rows, query, keys, values, rule, scale):
+    """The read of every row, one key a step, from itself backwards."""
+    q_rows = q_rows.to(tl.float32)
+    peak = tl.full([q_rows.shape[0]], -float("inf"), tl.float32)
+    total = tl.zeros([q_rows.shape[0]], tl.float32)
+    mixed = tl.zeros([q_rows.shape[0], values[4]], tl.float32)
+    for step in range(rule[4]):
+        key = query - step
+        seen = _sees(query, key, rule)
+        score = tl.sum(q_rows * _load(keys, key, seen).to(tl.float32), 1) * (scale * 1.4426950408889634)
+        peak, weight, shrink = _absorb(tl.where(seen, score, -float("inf")), peak)
+        total = total * shrink + weight
+        mixed = mixed * shrink[:, None] + weight[:, None] * _load(values, key, seen).to(tl.float32)
+    return _finish(peak, total, mixed)
+
+
+@triton.jit
+def _read_by_tile(q_rows, begin, query, keys, values, rule, scale, COLUMNS: tl.constexpr):
+    """The same read for a block of queries of one group, a block of keys a step."""
+    peak = tl.full([q_rows.shape[0]], -float("inf"), tl.float32)
+    total = tl.zeros([q_rows.shape[0]], tl.float32)
+    mixed = tl.zeros([q_rows.shape[0], values[4]], tl.float32)
+    end = tl.minimum(begin + q_rows.shape[0], rule[1])
+    for start in range(_first_seen(begin, rule), end, COLUMNS):
+        key = start + tl.arange(0, COLUMNS)
+        k_rows = _load(keys, key, key < end)
+        v_rows = _load(values, key, key < end)
+        score = tl.dot(q_rows, tl.trans(k_rows), input_precision="ieee") * (scale * 1.4426950408889634)
+        seen = _sees(query[:, None], key[None, :], rule)
+        peak, weight, shrink = _absorb(tl.where(seen, score, -float("inf")), peak)
+        total = total * shrink + tl.sum(weight, 1)
+        mixed = tl.dot(weight.to(v_rows.dtype), v_rows, mixed * shrink[:, None], input_precision="ieee")
+    return _finish(peak, total, mixed)
+
+
+@triton.jit
+def _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale):
+    q_rows, grad_rows = q_rows.to(tl.float32), grad_rows.to(tl.float32)
+    dq = tl.zeros([q_rows.shape[0], q_rows.shape[1]], tl.float32)
+    for step in range(rule[4]):
+        key = query - step
+        seen = _sees(query, key, rule)
+        k_rows = _load(keys, key, seen).to(tl.float32)
+        v_rows = _load(values, key, seen).to(tl.float32)
+        weight = tl.exp2(tl.sum(q_rows * k_rows, 1) * (scale * 1.4426950408889634) - log_sum)
+        ds = weight * (tl.sum(grad_rows * v_rows, 1) - delta)
+        dq += tl.where(seen[:, None], ds[:, None] * k_rows, 0.0)
+    return dq
+
+
+@triton.jit
+def _dq_by_tile(
+    q_rows, grad_rows, begin, query, log_sum, delta, keys, values, rule, scale, COLUMNS: tl.constexpr
+):  # fmt: skip
+    dq = tl.zeros([q_rows.shape[0], q_rows.shape[1]], tl.float32)
+    end = tl.minimum(begin + q_rows.shape[0], rule[1])
+    for start in range(_first_seen(begin, rule), end, COLUMNS):
+        key = start + tl.arange(0, COLUMNS)
+        k_rows = _load(keys, key, key < end)
+        v_rows = _load(values, key, key < end)
+        score = tl.dot(q_rows, tl.trans(k_rows), input_precision="ieee") * (scale * 1.4426950408889634)
+        weight = tl.exp2(score - log_sum[:, None])
+        ds = weight * (tl.dot(grad_rows, tl.trans(v_rows), input_precision="ieee") - delta[:, None])
+        ds = tl.where(_sees(query[:, None], key[None, :], rule), ds, 0.0)
+        dq = tl.dot(ds.to(k_rows.dtype), k_rows, dq, input_precision="ieee")
+    return dq
+
+
+@triton.jit
+def _dkv_by_shift(dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale):
+    """Add what the queries of one head send back to their keys, one query a step, forwards."""
+    k_rows, v_rows = k_rows.to(tl.float32), v_rows.to(tl.float32)
+    for step in range(tl.minimum(rule[4], span[0])):
+        query = tl.maximum(key, span[1]) + step
+        row = query - span[1]
+        seen = _sees(query, key, rule)
+        q_rows = _load(queries, row, seen).to(tl.float32)
+        grad_rows = _load(grads, row, seen).to(tl.float32)
+        score = tl.sum(q_rows * k_rows, 1) * (scale * 1.4426950408889634)
+        weight = tl.exp2(score - tl.load(lse + row, mask=seen, other=0.0))
+        ds = weight * (tl.sum(grad_rows * v_rows, 1) - tl.load(deltas + row, mask=seen, other=0.0))
+        dv += tl.where(seen[:, None], weight[:, None] * grad_rows, 0.0)
+        dk += tl.where(seen[:, None], ds[:, None] * q_rows, 0.0)
+    return dk, dv
+
+
+@triton.jit
+def _dkv_by_tile(
+    dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale, COLUMNS: tl.constexpr
+):  # fmt: skip
+    end = _last_seeing(tl.minimum(begin + k_rows.shape[0], rule[1]) - 1, rule) + 1
+    for start in range(tl.maximum(begin, span[1]), end, COLUMNS):
+        query = start + tl.arange(0, COLUMNS)
+        row = query - span[1]
+        q_rows = _load(queries, row, query < end)
+        grad_rows = _load(grads, row, query < end)
+        seen = _sees(query[None, :], key[:, None], rule)
+        score = tl.dot(k_rows, tl.trans(q_rows), input_precision="ieee") * (scale * 1.4426950408889634)
+        weight = tl.exp2(score - tl.load(lse + row, mask=query < end, other=0.0)[None, :])
+        weight = tl.where(seen, weight, 0.0)
+        dv = tl.dot(weight.to(grad_rows.dtype), grad_rows, dv, input_precision="ieee")
+        ds = tl.dot(v_rows, tl.trans(grad_rows), input_precision="ieee")
+        ds = weight * (ds - tl.load(deltas + row, mask=query < end, other=0.0)[None, :])
+        dk = tl.dot(tl.where(seen, ds, 0.0).to(q_rows.dtype), q_rows, dk, input_precision="ieee")
+    return dk, dv
+
+
+@triton.jit
+def _dkv_of_heads(
+    k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
+    LEVELS: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """dk (without the scale) and dv, summed over the query heads that share these keys."""
+    dk = tl.zeros([k_rows.shape[0], k_rows.shape[1]], tl.float32)
+    dv = tl.zeros([v_rows.shape[0], v_rows.shape[1]], tl.float32)
+    for member in range(share):
+        group = key_group * share + member
+        rule = (
+            facts[0], facts[1], facts[2], facts[3], facts[4],
+            (labels[0], _offset(group, sizes, labels[1], LEVELS), labels[1]),
+            (labels[2], _offset(group, sizes, labels[3], LEVELS), labels[3]),
+        )  # fmt: skip
+        queries = (
+            sources[0], _offset(group, sizes, sources[1], LEVELS), sources[1], facts[5], k_rows.shape[1]
+        )  # fmt: skip
+        grads = (
+            sources[2], _offset(group, sizes, sources[3], LEVELS), sources[3], facts[6], v_rows.shape[1]
+        )  # fmt: skip
+        lse = sources[4] + group.to(tl.int64) * span[0]
+        deltas = sources[5] + group.to(tl.int64) * span[0]
+        if TILE:
+            dk, dv = _dkv_by_tile(
+                dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale, COLUMNS
+            )
+        else:
+            dk, dv = _dkv_by_shift(
+                dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale
+            )
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def forward(
+    q, k, v, out, lse, documents, valid,
+    q_strides, k_strides, v_strides, out_strides, document_strides, valid_strides, sizes, key_sizes,
+    groups, share, n_q, n_k, query_start, window, lookback, reach, scale,
+    LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    group, begin, row, inside = _place(n_q, groups, ROWS, TILE)
+    # A row that does not exist gets the position n_k, which sees nothing.
+    query = tl.where(inside, query_start + row, n_k)
+    rule = (
+        CHUNK, n_k, window, lookback, reach,
+        (documents, _offset(group, sizes, document_strides, LEVELS), document_strides),
+        (valid, _offset(group, sizes, valid_strides, LEVELS), valid_strides),
+    )  # fmt: skip
+    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides, WIDTH, PADDED)
+    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides, WIDTH, PADDED)
+    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides, VALUE_WIDTH, VALUE_PADDED)
+    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides, VALUE_WIDTH, VALUE_PADDED)
+    q_rows = _load(queries, row, inside)
+    if TILE:
+        mixed, log_sum = _read_by_tile(q_rows, query_start + begin, query, keys, values, rule, scale, COLUMNS)
+        if _has_nan(mixed):
+            mixed, log_sum = _read_by_shift(q_rows, query, keys, values, rule, scale)
+    else:
+        mixed, log_sum = _read_by_shift(q_rows, query, keys, values, rule, scale)
+    _store(outs, row, inside, mixed)
+    tl.store(lse + group.to(tl.int64) * n_q + row, log_sum, mask=inside)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward_q(
+    q, k, v, out, grad, lse, deltas, dq, documents, valid,
+    q_strides, k_strides, v_strides, out_strides, dq_strides, document_strides, valid_strides,
+    sizes, key_sizes, groups, share, n_q, n_k, query_start, window, lookback, reach, scale,
+    LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """dq, owned by queries like the forward. Leaves delta = Σ grad · out of each row for `backward_kv`."""
+    group, begin, row, inside = _place(n_q, groups, ROWS, TILE)
+    query = tl.where(inside, query_start + row, n_k)
+    rule = (
+        CHUNK, n_k, window, lookback, reach,
+        (documents, _offset(group, sizes, document_strides, LEVELS), document_strides),
+        (valid, _offset(group, sizes, valid_strides, LEVELS), valid_strides),
+    )  # fmt: skip
+    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides, WIDTH, PADDED)
+    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides, WIDTH, PADDED)
+    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides, VALUE_WIDTH, VALUE_PADDED)
+    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides, VALUE_WIDTH, VALUE_PADDED)
+    grads = (grad, _offset(group, sizes, out_strides, LEVELS), out_strides, VALUE_WIDTH, VALUE_PADDED)
+    dqs = (dq, _offset(group, sizes, dq_strides, LEVELS), dq_strides, WIDTH, PADDED)
+    number = group.to(tl.int64) * n_q + row
+    q_rows = _load(queries, row, inside)
+    grad_rows = _load(grads, row, inside)
+    delta = tl.sum(grad_rows.to(tl.float32) * _load(outs, row, inside).to(tl.float32), 1)
+    log_sum = tl.load(lse + number, mask=inside, other=0.0)
+    if TILE:
+        dq_rows = _dq_by_tile(
+            q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale, COLUMNS
+        )
+        if _has_nan(dq_rows):
+            dq_rows = _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale)
+    else:
+        dq_rows = _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale)
+    _store(dqs, row, inside, dq_rows * scale)
+    tl.store(deltas + number, delta, mask=inside)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward_kv(
+    q, k, v, grad, lse, deltas, dk, dv, documents, valid, q_strides, k_strides, v_strides, out_strides,
+    dk_strides, dv_strides, document_strides, valid_strides, sizes, key_sizes,
+    groups, share, n_q, n_k, query_start, window, lookback, reach, scale,
+    LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """dk and dv, owned by keys, so that no sum needs an atomic."""
+    key_group, begin, row, inside = _place(n_k, groups // share, ROWS, TILE)
+    key = tl.where(inside, row, n_k)
+    k_offset = _offset(key_group, key_sizes, k_strides, LEVELS)
+    v_offset = _offset(key_group, key_sizes, v_strides, LEVELS)
+    k_rows = _load((k, k_offset, k_strides, WIDTH, PADDED), row, inside)
+    v_rows = _load((v, v_offset, v_strides, VALUE_WIDTH, VALUE_PADDED), row, inside)
+    sources = (q, q_strides, grad, out_strides, lse, deltas)
+    labels = (documents, document_strides, valid, valid_strides)
+    span = (n_q, query_start)
+    facts = (CHUNK, n_k, window, lookback, reach, WIDTH, VALUE_WIDTH)
+    dk_rows, dv_rows = _dkv_of_heads(
+        k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
+        LEVELS, TILE, COLUMNS,
+    )  # fmt: skip
+    if TILE and (_has_nan(dk_rows) | _has_nan(dv_rows)):
+        dk_rows, dv_rows = _dkv_of_heads(
+            k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
+            LEVELS, False, COLUMNS,
+        )  # fmt: skip
+    dk_offset = _offset(key_group, key_sizes, dk_strides, LEVELS)
+    dv_offset = _offset(key_group, key_sizes, dv_strides, LEVELS)
+    _store((dk, dk_offset, dk_strides, WIDTH, PADDED), row, inside, dk_rows * scale)
+    _store((dv, dv_offset, dv_strides, VALUE_WIDTH, VALUE_PADDED), row, inside, dv_rows)
+
+
+class _Call(NamedTuple):
+    """What the launches of one call share."""
+
+    groups: int
+    few: bool
+    capability: tuple[int, int]
+    arguments: dict[str, Any]
+
+
+def _levels(
+    tensors: dict[str, Tensor], places: list[int], head_axis: int | None
+) -> list[tuple[int, int, list[int]]]:
+    """The independent axes in as few levels as all strides allow: (size in q, size in k, strides).
+
+    Neighbours are one level if a step of the outer is a full run of the inner, in every tensor. The axis of
+    grouped heads stays a level of its own, the innermost.
+    """
+    q, k = tensors["q"], tensors["k"]
+    levels: list[tuple[int, int, list[int]]] = []
+    for place in places:
+        size, strides = q.shape[place], [x.stride(place) for x in tensors.values()]
+        if size == 1:
+            continue
+        mergeable = bool(levels) and place != head_axis
+        if mergeable and all(a == size * b for a, b in zip(levels[-1][2], strides, strict=True)):
+            levels[-1] = (levels[-1][0] * size, levels[-1][1] * size, strides)
+        else:
+            levels.append((size, k.shape[place], strides))
+    return levels or [(1, 1, [0] * len(tensors))]
+
+
+def _prepare(
+    tensors: dict[str, Tensor], documents: Tensor | None, valid: Tensor | None,
+    axis: int, head_axis: int | None, window: int, chunk: bool, lookback: int, query_start: int, scale: float,
+) -> _Call:  # fmt: skip
+    """Turn shapes and strides into the arguments the kernels share; nothing is copied."""
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
+    n_q, n_k = q.shape[axis], k.shape[axis]
+    groups = q.numel() // (n_q * q.shape[-1])
+    if groups * n_k >= 2**31:
+        raise ValueError(
+            f"rung='kernels' takes fewer than 2^31 rows, groups times length; got {groups * n_k}."
+        )
+    if head_axis is not None and q.shape[head_axis] == k.shape[head_axis]:
+        head_axis = None
+    places = [place for place in range(q.ndim - 1) if place not in (axis, head_axis)]
+    places += [] if head_axis is None else [head_axis]
+
+    shape = [*q.shape[:axis], n_k, *q.shape[axis + 1 : -1]]
+    labels = {"document": documents, "valid": None if valid is None else valid.view(torch.uint8)}
+    everything = tensors | {
+        name: x.expand(shape).unsqueeze(-1) for name, x in labels.items() if x is not None
+    }
+    levels = _levels(everything, places, head_axis)
+    none = (0,) * (2 + len(levels))
+    arguments: dict[str, Any] = {"document_strides": none, "valid_strides": none}
+    for index, (name, x) in enumerate(everything.items()):
+        by_level = (strides[index] for _, _, strides in levels)
+        arguments[f"{name}_strides"] = (x.stride(axis), x.stride(-1), *by_level)
+
+    # A window beyond the length is the length; that also keeps the products of both below 2^31.
+    window = min(window, n_k)
+    lookback = min(lookback, -(-n_k // window))
+    reach = min(window * (lookback + 1) if chunk else window, n_k)
+    arguments |= {
+        "documents": labels["document"], "valid": labels["valid"],
+        # Decoding does not need the outermost size, and it would make variants for nothing.
+        "sizes": (1, *(size for size, _, _ in levels[1:])),
+        "key_sizes": (1, *(size for _, size, _ in levels[1:])),
+        "groups": groups, "share": 1 if head_axis is None else q.shape[head_axis] // k.shape[head_axis],
+        "n_q": n_q, "n_k": n_k, "query_start": query_start,
+        "window": window, "lookback": lookback, "reach": reach, "scale": scale,
+        "LEVELS": len(levels), "CHUNK": chunk, "WIDTH": q.shape[-1], "VALUE_WIDTH": v.shape[-1],
+        "PADDED": max(16, triton.next_power_of_2(q.shape[-1])),
+        "VALUE_PADDED": max(16, triton.next_power_of_2(v.shape[-1])),
+    }  # fmt: skip
+    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda and not INTERPRETED else (0, 0)
+    return _Call(groups, n_q < FEW or reach <= SHORT, capability, arguments)
+
+
+def _configure(kernel: Any, call: _Call, tensors: dict[str, Tensor]) -> tuple[Config, dict[str, Any]]:
+    """The configuration of one launch and the arguments of its kernel, by name."""
+    padded = max(call.arguments["PADDED"], call.arguments["VALUE_PADDED"])
+    config = pick_config(
+        "shift" if call.few else kernel.__name__, call.capability, tensors["q"].dtype, padded
+    )
+    form = {"TILE": not call.few, "ROWS": config.rows, "COLUMNS": config.columns}
+    arguments = call.arguments | tensors | form
+    return config, {name: arguments[name] for name in kernel.arg_names}
+
+
+def _launch(kernel: Any, call: _Call, groups: int, count: int, tensors: dict[str, Tensor]) -> None:
+    """Run one kernel over `count` rows of each of `groups` groups, in the form the call takes."""
+    config, arguments = _configure(kernel, call, tensors)
+    rows = config.rows
+    programs = triton.cdiv(groups * count, rows) if call.few else groups * triton.cdiv(count, rows)
+    device = tensors["q"].device
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            kernel[(programs,)](**arguments, num_warps=config.warps, num_stages=config.stages)
+    except OutOfResources as error:
+        raise RungUnavailable(
+            f"rung='kernels' of short_swa needs {error.required} of {error.name} for these widths, "
+            f"and {device} has {error.limit}; takes rung='eager'."
+        ) from error
+
+
+def _empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device=q.device)
+    return out, torch.empty(q.numel() // q.shape[-1], dtype=torch.float32, device=q.device)
+
+
+def _empty_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    return dq, dk, dv
+
+
+@torch.library.custom_op("t2lib::short_swa", mutates_args=(), device_types=DEVICES)
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, documents: Tensor | None, valid: Tensor | None,
+    axis: int, head_axis: int | None, window: int, chunk: bool, lookback: int, query_start: int, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The result, and the base-2 logarithm of each row's softmax denominator for the backward pass."""
+    out, lse = _empty_results(q, v)
+    tensors = {"q": q, "k": k, "v": v, "out": out}
+    call = _prepare(tensors, documents, valid, axis, head_axis, window, chunk, lookback, query_start, scale)
+    if call.groups:
+        _launch(forward, call, call.groups, q.shape[axis], tensors | {"lse": lse})
+    return out, lse
+
+
+@torch.library.custom_op("t2lib::short_swa_backward", mutates_args=(), device_types=DEVICES)
+def _backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    documents: Tensor | None, valid: Tensor | None,
+    axis: int, head_axis: int | None, window: int, chunk: bool, lookback: int, query_start: int, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv."""
+    dq, dk, dv = _empty_gradients(q, k, v)
+    # An upstream gradient comes in any layout (stride 0 after a sum); the kernels read it in that of `out`.
+    saved = {"q": q, "k": k, "v": v, "out": out, "grad": grad.contiguous()}
+    tensors = saved | {"dq": dq, "dk": dk, "dv": dv}
+    call = _prepare(tensors, documents, valid, axis, head_axis, window, chunk, lookback, query_start, scale)
+    if call.groups:
+        tensors |= {"lse": lse, "deltas": torch.empty_like(lse)}
+        _launch(backward_q, call, call.groups, q.shape[axis], tensors)
+        _launch(backward_kv, call, call.groups // call.arguments["share"], k.shape[axis], tensors)
+    return dq, dk, dv
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _empty_results(q, v)
+
+
+@_backward.register_fake
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_gradients(q, k, v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, documents, valid, *ctx.rest = inputs
+    ctx.save_for_backward(q, k, v, *output, documents, valid)
+
+
+def _differentiate(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
+    return *_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 9
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def refuses(q: Tensor) -> str | None:
+    """Why the kernels do not take a tensor like q, as the end of a sentence; None if they do."""
+    if q.dtype == torch.float64:
+        return "it computes in float32 and takes no float64, takes rung='eager'"
+    if q.shape[-1] > WIDEST:
+        return f"it takes a width of q and k of at most {WIDEST}, got {q.shape[-1]}, takes rung='eager'"
+    if not q.is_cuda and not INTERPRETED:
+        return f"q is on {q.device}, takes a CUDA device, or TRITON_INTERPRET=1 set before the first import"
+    # Triton's interpreter multiplies bfloat16 wrongly; a chip before 8.0 emulates it, whatever torch reports.
+    if q.dtype == torch.bfloat16 and INTERPRETED:
+        return "Triton's interpreter has no right product of bfloat16, takes float32 or float16"
+    if q.dtype == torch.bfloat16 and torch.cuda.get_device_capability(q.device) < (8, 0):
+        return "bfloat16 needs compute capability 8.0, takes float16 or float32"
+    return None
+
+
+def short_swa(
+    q: Tensor, k: Tensor, v: Tensor, *, axis: int, mask: Mask, scale: float, head_axis: int | None
+) -> Tensor:
+    """The reads of `loops` in one kernel, their gradients in two; arguments as the contract passes them.
+
+    float32 (products in full float32, not TF32), float16, and bfloat16 from compute capability 8.0; softmax
+    and sums in float32. Differentiable once: the backward pass has no derivative of its own. A NaN in q, k or
+    v reaches exactly the rows that see it. Memory beyond results and gradients: two float32 a row of q.
+    """
+    reason = refuses(q)
+    if reason is not None:
+        raise RungUnavailable(f"rung='kernels' of short_swa cannot run here: {reason}.")
+    rule = (
+        mask.documents, mask.valid, axis, head_axis, mask.window, mask.window_type == "chunk", mask.lookback,
+        mask.query_start, scale,
+    )  # fmt: skip
+    # A value wider than the kernels hold is read in pieces, each with the same weights.
+    pieces = [_forward(q, k, piece, *rule)[0] for piece in v.split(WIDEST, -1)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
