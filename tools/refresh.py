@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import os
 import platform
@@ -80,7 +81,16 @@ def normalise_output(output: NotebookNode, count: int) -> None:
         raise RefreshError("a widget's output cannot be stored")
 
 
-def normalise(notebook: NotebookNode, root: Path = ROOT) -> None:
+def prepare(notebook: NotebookNode, root: Path = ROOT) -> str:
+    """Bring the cells into their final form; the fingerprint of the code that is about to run."""
+    put_setup_cell(notebook, identity(root))
+    for cell in notebook.cells:
+        cell.source = cell.source.strip("\n")
+    notebook.cells = [cell for cell in notebook.cells if cell.source.strip()]
+    return fingerprint(notebook, root)
+
+
+def normalise(notebook: NotebookNode, stamp: str) -> None:
     """One form for every notebook: ids, counts, metadata and outputs depend on its content alone."""
     count = 0
     for number, cell in enumerate(notebook.cells, start=1):
@@ -88,7 +98,6 @@ def normalise(notebook: NotebookNode, root: Path = ROOT) -> None:
         cell.metadata = NotebookNode(
             {k: cell.metadata[k] for k in KEPT_CELL_METADATA if cell.metadata.get(k)}
         )
-        cell.source = cell.source.strip("\n")
         if cell.cell_type != "code":
             cell.pop("attachments", None)
             continue
@@ -102,7 +111,7 @@ def normalise(notebook: NotebookNode, root: Path = ROOT) -> None:
     notebook.metadata = NotebookNode(
         kernelspec=KERNELSPEC,
         language_info={"name": "python", "pygments_lexer": "python3"},
-        t2book={"fingerprint": fingerprint(notebook, root)},
+        t2book={"fingerprint": stamp},
     )
     notebook.nbformat, notebook.nbformat_minor = 4, 5
 
@@ -110,15 +119,14 @@ def normalise(notebook: NotebookNode, root: Path = ROOT) -> None:
 def refresh(path: Path, root: Path = ROOT) -> float:
     """Renew one notebook in place; the seconds it took to execute."""
     notebook = read(path)
-    put_setup_cell(notebook, identity(root))
-    notebook.cells = [cell for cell in notebook.cells if cell.source.strip()]
+    stamp = prepare(notebook, root)
     start = time.perf_counter()
     try:
         execute(notebook)
     except CellExecutionError as error:
         raise RefreshError(str(error)) from error
     seconds = time.perf_counter() - start
-    normalise(notebook, root)
+    normalise(notebook, stamp)
     text = nbformat.writes(notebook) + "\n"
     if text != path.read_text():
         path.write_text(text)
@@ -163,6 +171,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Execute notebooks in fresh kernels and normalise them.")
     parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks; default: every chapter")
     options = parser.parse_args()
+    # The first import of matplotlib on a machine lists its fonts, and says so on stderr: not in a chapter.
+    importlib.import_module("matplotlib.font_manager")
     seconds: dict[str, float] = {}
     failed = False
     for path in options.notebooks or chapters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -11,10 +12,11 @@ from built_book import ROOT, source, toc_files
 from check import check_book, check_notebook, check_page
 from crosswalk import PAGE, collect, gaps, page
 from identity import drifted
-from notebooks import chapters, fingerprint, pages
+from notebooks import BOOK, chapters, fingerprint, pages
 from rules_code import output_complaints
 
 CHAPTERS = 6
+SLOWEST_CHAPTER = 60.0
 
 
 @pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
@@ -45,6 +47,14 @@ def test_every_equation_has_its_function_and_its_test():
 
 def test_owner_branch_and_version_are_the_same_everywhere():
     assert drifted() == [], "run python tools/identity.py --write"
+
+
+def test_what_made_the_outputs_is_recorded_and_took_less_than_a_minute_each():
+    provenance = json.loads((BOOK / "_provenance.json").read_text())
+    assert {"python", "platform", "cpu", "numpy", "torch", "triton"} <= set(provenance["machine"])
+    seconds = {name: entry["seconds"] for name, entry in provenance["notebooks"].items()}
+    assert set(seconds) == {path.stem for path in chapters()}
+    assert {name: value for name, value in seconds.items() if value > SLOWEST_CHAPTER} == {}
 
 
 @pytest.fixture

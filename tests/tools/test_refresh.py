@@ -70,11 +70,12 @@ def test_normal_form_drops_what_other_programs_leave_behind():
         ),
     ]
     notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"colab": {}, "widgets": {}})
-    normalise(notebook)
+    normalise(notebook, "stamp")
     assert cell.metadata == {"tags": ["keep"]}
     assert [output.get("text") for output in cell.outputs] == ["ab", None]
     assert cell.outputs[1].metadata == {}
     assert set(notebook.metadata) == {"kernelspec", "language_info", "t2book"}
+    assert notebook.metadata.t2book.fingerprint == "stamp"
 
 
 def test_widgets_are_refused():
@@ -82,7 +83,7 @@ def test_widgets_are_refused():
     data = {"application/vnd.jupyter.widget-view+json": {}}
     cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
     with pytest.raises(RefreshError, match="widget"):
-        normalise(nbformat.v4.new_notebook(cells=[cell]))
+        normalise(nbformat.v4.new_notebook(cells=[cell]), "stamp")
 
 
 def test_the_fingerprint_sees_code_and_library_but_not_prose(tmp_path):
