@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from docutils import nodes
@@ -27,6 +28,7 @@ BOOK = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True)
 class ChapterExercise:
     label: str
+    title: str
     difficulty: str
     minutes: str
 
@@ -61,11 +63,12 @@ def _read_chapter(path: Path) -> Chapter:
 
 
 def _read_exercises(text: str) -> Iterator[ChapterExercise]:
-    for block in re.finditer(r"^:{3,}\{exercise\}.*?\n(.*?)^:{3,}\s*$", text, re.MULTILINE | re.DOTALL):
-        label = re.search(r"^:label:\s*(\S+)", block[1], re.MULTILINE)
-        banner = re.search(r"difficulty (\d) of 5 · (\d+) minutes", block[1])
+    for block in re.finditer(r"^:{3,}\{exercise\}(.*?)\n(.*?)^:{3,}\s*$", text, re.MULTILINE | re.DOTALL):
+        label = re.search(r"^:label:\s*(\S+)", block[2], re.MULTILINE)
+        banner = re.search(r"difficulty (\d) of 5 · (\d+) minutes", block[2])
+        difficulty, minutes = banner.groups() if banner else ("–", "–")
         if label:
-            yield ChapterExercise(label[1], banner[1] if banner else "–", banner[2] if banner else "–")
+            yield ChapterExercise(label[1], block[1].strip(), difficulty, minutes)
 
 
 class GeneratedTable(SphinxDirective):
@@ -96,13 +99,12 @@ class ChapterTable(GeneratedTable):
 
 class ExerciseTable(GeneratedTable):
     def lines(self) -> list[str]:
-        rows: list[str] = []
+        rows = ["| exercise | about | difficulty | min |", "|:--|:--|--:|--:|"]
         for chapter in read_chapters():
-            rows += [f"**[{chapter.title}]({chapter.path.name})**", ""]
-            rows += ["| exercise | difficulty, of 5 | minutes |", "|:--|--:|--:|"]
-            rows += [f"| {{ref}}`{e.label}` | {e.difficulty} | {e.minutes} |" for e in chapter.exercises]
-            rows.append("")
-        return rows or ["There are no chapters yet."]
+            rows.append(f"| | **[{chapter.title}]({chapter.path.name})** | | |")
+            for e in chapter.exercises:
+                rows.append(f"| {{ref}}`{e.label}` | {e.title} | {e.difficulty} | {e.minutes} |")
+        return rows
 
 
 class Provenance(GeneratedTable):
@@ -133,25 +135,58 @@ def mark_opening(app: Sphinx, doctree: nodes.document) -> None:
             break
 
 
-def keep_layout(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Show a docstring as it stands in the source: first paragraph as text, the rest line by line.
+def show_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn a docstring, written to be read in the source, into paragraphs, definitions and formulas.
 
-    The docstrings are written for people who read code, with columns and small formulas that no markup should
-    fold. A line ``Book: eq-name`` becomes links to the equations.
+    Text stays text; lines in two columns become definitions; anything else that is indented is shown as it
+    stands. A line ``Book: eq-name`` becomes links to the equations.
     """
-    if not any(line.strip() for line in lines):
-        return
-    text = "\n".join(lines).strip("\n").replace("``", "`")
-    first, _, rest = text.partition("\n\n")
-    labels = [label for found in re.findall(r"^Book:(.+)$", rest, re.MULTILINE) for label in found.split(",")]
-    rest = re.sub(r"^Book:.+\n?", "", rest, flags=re.MULTILINE).strip("\n")
-    summary = re.sub(r"([\\*_|])", r"\\\1", " ".join(first.split()))
-    lines[:] = [re.sub(r"`([^`]+)`", r":code:`\1`", summary), ""]
-    if rest:
-        lines += [".. code-block:: text", "", *("   " + line for line in rest.split("\n")), ""]
+    text = "\n".join(lines).replace("``", "`")
+    labels = [label for found in re.findall(r"^Book:(.+)$", text, re.MULTILINE) for label in found.split(",")]
+    text = re.sub(r"^Book:.+\n?", "", text, flags=re.MULTILINE).strip("\n")
+    lines[:] = [line for block in re.split(r"\n\s*\n", text) if block.strip() for line in _block(block)]
     known = [label.strip() for label in labels if label.strip() in _equation_labels()]
     if known:
         lines += ["In the book: equation " + ", ".join(f":eq:`{label}`" for label in known) + ".", ""]
+
+
+def _block(block: str) -> list[str]:
+    rows = block.split("\n")
+    flush = not rows[0].startswith(" ")
+    if flush and len(rows) > 1 and all(row.startswith("    ") for row in rows[1:]):
+        columns = _columns(rows)
+        return columns or [f"**{_plain(rows[0])}**", "", *_indented(rows[1:])]
+    if flush:
+        return _columns(rows) or [_plain(" ".join(rows)), ""]
+    return _indented(rows)
+
+
+def _indented(rows: list[str]) -> list[str]:
+    inner = dedent("\n".join(rows)).split("\n")
+    return _columns(inner) or [".. code-block:: text", "", *("   " + row for row in inner), ""]
+
+
+def _columns(rows: list[str]) -> list[str]:
+    """Rows such as ``name   what it means``, continuations indented, as a definition list; else nothing."""
+    result: list[str] = []
+    for row in rows:
+        entry = re.match(r"([\w.*`/|-]+) {2,}(?=[^\s=])(.+)$", row)
+        if entry:
+            result += ["", f":code:`{entry[1].strip('`')}`", f"   {_plain(entry[2])}"]
+        elif result and row.startswith("  "):
+            result[-1] += " " + _plain(row.strip())
+        else:
+            return []
+    return [*result, ""]
+
+
+def _plain(text: str) -> str:
+    parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
+    marked = (
+        rf"\ :code:{part}\ " if part.startswith("`") else re.sub(r"([\\*_|`])", r"\\\1", part)
+        for part in parts
+    )
+    return "".join(part for part in marked if part.strip("\\ ")).strip()
 
 
 @cache
@@ -174,6 +209,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("exercise-table", ExerciseTable)
     app.add_directive("provenance", Provenance)
     app.connect("config-inited", without_triton)
-    app.connect("autodoc-process-docstring", keep_layout)
+    app.connect("autodoc-process-docstring", show_docstring)
     app.connect("doctree-read", mark_opening)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -71,7 +71,8 @@ def _within(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], tolerance: float) 
     a, b = a.astype(np.complex128), b.astype(np.complex128)
     with np.errstate(invalid="ignore"):
         near = np.abs(a - b) <= tolerance * np.maximum(1.0, np.abs(b))
-    return np.asarray(near | (a == b) | (np.isnan(a) & np.isnan(b)))
+    # An infinite value would make the tolerance infinite.
+    return np.asarray((near & np.isfinite(a) & np.isfinite(b)) | (a == b) | (np.isnan(a) & np.isnan(b)))
 
 
 def _first_difference(
