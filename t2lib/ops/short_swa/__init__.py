@@ -21,7 +21,17 @@ from t2lib.ops._contract import (
     to_torch,
 )
 
-__all__ = ["Mask", "short_swa"]
+__all__ = ["Mask", "sees", "short_swa"]
+
+
+def sees(i: Any, j: Any, *, window: int, window_type: str, lookback: int) -> Any:
+    """Whether the query at position i may read the key at position j, by position alone.
+
+    i and j are integers, or integer arrays or tensors that broadcast.
+    """
+    if window_type == "chunk":
+        return (j <= i) & (i // window - j // window <= lookback)
+    return (j <= i) & (i - j < window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +50,8 @@ class Mask:
     valid: Any = None
 
     def sees(self, i: Any, j: Any) -> Any:
-        """Whether the query at position i may read the key at position j, by position alone.
-
-        i and j are integers, or integer arrays or tensors that broadcast.
-        """
-        if self.window_type == "chunk":
-            return (j <= i) & (i // self.window - j // self.window <= self.lookback)
-        return (j <= i) & (i - j < self.window)
+        """The predicate above, for this window."""
+        return sees(i, j, window=self.window, window_type=self.window_type, lookback=self.lookback)
 
     def first_seen(self, i: int) -> int:
         """The smallest position that the query at position i may read."""
