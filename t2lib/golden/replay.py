@@ -1,4 +1,4 @@
-"""Run short_swa on the golden vectors: the projections, norms and heads around it, as the sidecars describe them.
+"""Run short_swa on the golden vectors, with the projections, norms and heads that their sidecars describe.
 
 `replay(name, arrays, read)` takes the inputs and parameters of a vector as NumPy arrays or as tensors, and
 returns the output in the same kind; `read` is a short_swa with its rung chosen.
@@ -26,8 +26,9 @@ def replay(name: str, arrays: dict[str, Any], read: Read) -> Any:
     """The output of one golden vector, computed with `read`."""
     constants = golden.sidecar(name)["constants"]
     # The inputs and parameters by their own names: in__x and par__W_Q become x and W_Q.
-    given = {key.partition("__")[2]: value for key, value in arrays.items() if key.startswith(("in__",
-    "par__"))} for prefix, function in _FORMS.items():
+    named = (key for key in arrays if key.startswith(("in__", "par__")))
+    given = {key.partition("__")[2]: arrays[key] for key in named}
+    for prefix, function in _FORMS.items():
         if name.startswith(prefix):
             return function(given, constants, read)
     raise ValueError(f"name must be one of t2lib.golden.replay.names(); got {name!r}.")
@@ -43,7 +44,7 @@ def mixer(x: Any, weights: dict[str, Any], read: Read, *, heads: int, rope: bool
 
 
 def rotated(x: Any, start: int = 0, base: float = 10000.0) -> Any:
-    """Rotary position embedding of x (B, N, heads, width), the two halves of the width rotated against each other."""
+    """Rotary position embedding of x (B, N, heads, width): the halves of the width turn against each other."""
     half = x.shape[-1] // 2
     angle = np.arange(start, start + x.shape[1])[:, None] * base ** (-np.arange(half) / half)
     cos, sin = _like(np.cos(angle)[:, None], x), _like(np.sin(angle)[:, None], x)
@@ -91,8 +92,9 @@ def _block(given: dict[str, Any], constants: dict[str, Any], read: Read) -> Any:
     parts = {part: {key.partition(".")[2]: value for key, value in given.items() if key.startswith(part)}
              for part in ("swa", "attn", "mlp")}  # fmt: skip
     for norm, part, window in (("norm1", "swa", constants["w"]), ("norm2", "attn", h.shape[1])):
-        h = h + mixer(rms_norm(h, given[norm], 1e-5), parts[part], read, heads=heads, rope=True,
-        window=window)
+        h = h + mixer(
+            rms_norm(h, given[norm], 1e-5), parts[part], read, heads=heads, rope=True, window=window
+        )
     x, weights = rms_norm(h, given["norm3"], 1e-5), parts["mlp"]
     gate = x @ weights["W_1"]
     sigmoid = 1 / (1 + _exp(-gate))
@@ -109,8 +111,9 @@ def _depth_per_level(given: dict[str, Any], constants: dict[str, Any], read: Rea
     reads = []
     for level in range(given["H"].shape[0]):
         below = given["H"][: level + 1]
-        q, k, v = (states @ given[name][level] for states, name in ((below[-1:], "W_Q"), (below, "W_K"),
-        (below, "W_V"))) reads.append(read(q, k, v, axis=0, window=constants["K"], query_start=level))
+        uses = ((below[-1:], "W_Q"), (below, "W_K"), (below, "W_V"))
+        q, k, v = (states @ given[name][level] for states, name in uses)
+        reads.append(read(q, k, v, axis=0, window=constants["K"], query_start=level))
     return _concatenate(reads, 0)
 
 
@@ -121,8 +124,8 @@ def _pseudo_query(given: dict[str, Any], constants: dict[str, Any], read: Read) 
         sources = given["S"][: level + 1]
         keys = rms_norm(sources, given["gain"][level], constants["norm_eps"])
         query = sources[-1:] * 0 + given["w"][level]
-        reads.append(read(query, keys, sources, axis=0, window=level + 1, query_start=level,
-        scale=constants["scale"]))
+        window = {"window": level + 1, "query_start": level, "scale": constants["scale"]}
+        reads.append(read(query, keys, sources, axis=0, **window))
     return _concatenate(reads, 0)
 
 

@@ -92,7 +92,8 @@ def choose(operator: str, q: Any) -> str:
     return "eager"
 
 
-def _has(package: str) -> bool:
+def installed(package: str) -> bool:
+    """Whether a package can be imported, without importing it."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -101,13 +102,13 @@ def _numpy() -> tuple[bool, str]:
 
 
 def _eager() -> tuple[bool, str]:
-    if not _has("torch"):
+    if not installed("torch"):
         return False, "torch is not installed; `pip install torch` brings it"
     return True, "torch, on any device"
 
 
 def _compiled() -> tuple[bool, str]:
-    if not _has("torch"):
+    if not installed("torch"):
         return _eager()
     if os.environ.get("TORCHDYNAMO_DISABLE", "0") not in ("", "0"):
         return False, "TORCHDYNAMO_DISABLE is set, so torch.compile would do nothing; unset it"
@@ -118,9 +119,9 @@ def _compiled() -> tuple[bool, str]:
 
 
 def _kernels() -> tuple[bool, str]:
-    if not _has("torch"):
+    if not installed("torch"):
         return _eager()
-    if not _has("triton"):
+    if not installed("triton"):
         return False, "triton is not installed; on Linux `pip install triton` brings it"
     if os.environ.get("TRITON_INTERPRET") == "1":
         return True, "Triton's interpreter (TRITON_INTERPRET=1), on the CPU: slow, for checks"

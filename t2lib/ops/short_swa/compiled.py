@@ -37,7 +37,7 @@ def short_swa(
     group = 1 if head_axis is None else q.shape[head_axis] // k.shape[head_axis]
 
     def five(x: Tensor, shared: int) -> Tensor:
-        """A view (before, ordered, behind, query heads a key head, width) where strides allow, a copy elsewhere."""
+        """(before, ordered, behind, query heads a key head, width): a view where strides allow, else a copy."""
         x = x.permute(*axes, x.ndim - 1)
         sizes = x.shape
         return x.reshape(
@@ -87,7 +87,7 @@ class _Windowed(torch.autograd.Function):
 
 
 def _before(x: Tensor, rule: Any) -> Tensor:
-    """Keys with room in front of them, so that the first query has a whole window: the view needs no test then."""
+    """Keys with room in front of them, so that the window of the first query is whole too."""
     reach, start = rule[3], rule[4]
     missing = reach - 1 - start
     if missing <= 0:
@@ -96,7 +96,7 @@ def _before(x: Tensor, rule: Any) -> Tensor:
 
 
 def _behind(x: Tensor, rule: Any) -> Tensor:
-    """Queries moved to the positions of the keys, with room behind them: key j is read by j ... j + reach - 1."""
+    """Queries at the positions of the keys, with room behind: key j is read from j ... j + reach - 1."""
     return F.pad(x, (0, 0) * (x.ndim - 2) + (rule[4], rule[3] - 1))
 
 
@@ -113,7 +113,7 @@ def _sides(documents: Any, valid: Any, rule: Any, *, keys_own: bool = False) -> 
 def _pairs(
     i: Tensor, j: Tensor, last: int, rule: Any, mine: Any, mine_valid: Any, theirs: Any, theirs_valid: Any
 ) -> Tensor:
-    """Which pairs of an owner and an entry of its window see each other, (before, ordered, behind, heads, reach)."""
+    """Which owners and entries of their windows see each other: (before, ordered, behind, heads, reach)."""
     window, window_type, lookback, reach, start, _ = rule
     pairs = sees(i, j, window=window, window_type=window_type, lookback=lookback)
     pairs = (pairs & (j >= 0) & (i >= start) & (i < last))[:, None, None, :]

@@ -21,7 +21,7 @@ def tri(n: int, k: int) -> int:
 
 
 def chunk_pairs(n: int, chunk: int, lookback: int) -> int:
-    """Visible pairs of n positions in chunks: all of the `lookback` chunks before, and the own one up to oneself."""
+    """Visible pairs of n positions in chunks: those of `lookback` chunks before, and of the own up to oneself."""
     n, chunk = check_integer("n", n, 0), check_integer("chunk", chunk, 1)
     lookback = check_integer("lookback", lookback, 0)
     whole, rest = divmod(n, chunk)
@@ -31,8 +31,9 @@ def chunk_pairs(n: int, chunk: int, lookback: int) -> int:
     return own + chunk * (chunk * before + rest * min(whole, lookback))
 
 
-def pairs(n_q: int, window: int, *, window_type: str = "strict", lookback: int = 1, query_start: int = 0) ->
-int:
+def pairs(
+    n_q: int, window: int, *, window_type: str = "strict", lookback: int = 1, query_start: int = 0
+) -> int:
     """Visible pairs of the n_q queries at the positions query_start, query_start + 1, ..., for one head."""
     check_choice("window_type", window_type, ("strict", "chunk"))
     n_q, start = check_integer("n_q", n_q, 1), check_integer("query_start", query_start, 0)
@@ -75,7 +76,7 @@ def forward_bytes(
     group: int = 1,
     query_start: int = 0,
 ) -> int:
-    """Bytes that a strict window moves: q and the result once, and k and v once for each block that sees them.
+    """Bytes a strict window moves: q and the result once, k and v once for each block that sees them.
 
     `block` is the number of queries that share one load of their keys: 64 in `arrays` and `eager`; 1 for a
     read over depth, where a level does not exist before the one below it is done. `group` query heads share
