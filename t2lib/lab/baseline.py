@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,10 @@ BYTES = 256
 HOLD_OUT = 0.1
 STRENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
+Strengths = tuple[float, float, float]
+# For each order, shortest first: how often the byte followed, any byte, and how many kinds did.
+Seen = list[tuple[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -34,65 +38,61 @@ class Trigram:
     ones: Array
     twos: Array
     threes: Array
-    strengths: tuple[float, float, float]
+    strengths: Strengths
 
     def probabilities(self, before: int, last: int) -> Array:
         """p(. | before, last), a vector of 256 that sums to 1."""
-        mix = np.full(BYTES, 1 / BYTES)
-        for counts, strength in zip(
-            (self.ones, self.twos[last], self.threes[before, last]), self.strengths, strict=True
-        ):
-            # count / n with weight n / (n + pull), written so that n = 0 is no special case.
-            lean = pull(counts, strength)
-            mix = (counts + lean * mix) / (counts.sum() + lean)
-        return mix
+        rows = self.ones, self.twos[last], self.threes[before, last]
+        return blend([(row, row.sum(), np.count_nonzero(row)) for row in rows], self.strengths)
 
     def loss(self, text: bytes) -> float:
         """Mean negative log-likelihood in nats of each byte from the third on."""
+        return float(-np.log(blend(self.seen(text), self.strengths)).mean())
+
+    def seen(self, text: bytes) -> Seen:
+        """What the counts say about each byte of `text` from the third on."""
         if len(text) < 3:
             raise ValueError(f"text must be at least 3 bytes long, got {len(text)}.")
         symbols = np.frombuffer(text, dtype=np.uint8)
         a, b, c = symbols[:-2], symbols[1:-1], symbols[2:]
         orders = ((self.ones, ()), (self.twos, (b,)), (self.threes, (a, b)))
-        mix: Array = np.full(len(c), 1 / BYTES)
-        for (table, context), strength in zip(orders, self.strengths, strict=True):
-            lean = pull(table, strength)[context]
-            mix = (table[(*context, c)] + lean * mix) / (table.sum(-1)[context] + lean)
-        return float(-np.log(mix).mean())
+        return [
+            (table[(*context, c)], table.sum(-1)[context], np.count_nonzero(table, axis=-1)[context])
+            for table, context in orders
+        ]
 
 
-def pull(counts: Array, strength: float) -> Array:
-    """s u for every context of a table (..., 256), at least s: the virtual counts of the shorter one."""
-    followers = np.asarray(np.count_nonzero(counts, axis=-1), dtype=np.float64)
-    return strength * np.maximum(1.0, followers)
+def blend(seen: Seen, strengths: Strengths) -> Array:
+    """The interpolated probability, from the shortest context to the longest.
+
+    f with weight n / (n + s u) is count / (n + s u): no division by an n of zero.
+    """
+    mix: Any = 1 / BYTES
+    for (counts, total, followers), strength in zip(seen, strengths, strict=True):
+        lean = strength * np.maximum(1, followers)
+        mix = (counts + lean * mix) / (total + lean)
+    return np.asarray(mix)
 
 
-def count(text: bytes, strengths: tuple[float, float, float] = (1.0, 1.0, 1.0)) -> Trigram:
+def count(text: bytes, strengths: Strengths = (1.0, 1.0, 1.0)) -> Trigram:
     """The trigram of `text` with given strengths."""
     symbols = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
-    ones = np.bincount(symbols, minlength=BYTES)
-    pairs = np.bincount(symbols[:-1] * BYTES + symbols[1:], minlength=BYTES**2)
-    triples = (symbols[:-2] * BYTES + symbols[1:-1]) * BYTES + symbols[2:]
-    threes = np.bincount(triples, minlength=BYTES**3)
-    return Trigram(
-        ones.astype(np.float64),
-        pairs.reshape(BYTES, BYTES).astype(np.float64),
-        threes.reshape(BYTES, BYTES, BYTES).astype(np.float64),
-        strengths,
+    pairs = symbols[:-1] * BYTES + symbols[1:]
+    triples = pairs[:-1] * BYTES + symbols[2:]
+    ones, twos, threes = (
+        np.bincount(codes, minlength=BYTES**order).astype(np.int32).reshape((BYTES,) * order)
+        for order, codes in enumerate((symbols, pairs, triples), start=1)
     )
+    return Trigram(ones, twos, threes, strengths)
 
 
 def fit(train: bytes) -> Trigram:
     """Choose the strengths on the last tenth of `train`, then count all of it."""
     cut = int(len(train) * (1 - HOLD_OUT))
-    part, rest = count(train[:cut]), train[cut:]
-
-    def held_out_loss(strengths: tuple[float, float, float]) -> float:
-        return Trigram(part.ones, part.twos, part.threes, strengths).loss(rest)
-
+    seen = count(train[:cut]).seen(train[cut:])
     # That of the single bytes hardly matters.
     choices = ((1.0, two, three) for two, three in itertools.product(STRENGTHS, STRENGTHS))
-    return count(train, min(choices, key=held_out_loss))
+    return count(train, min(choices, key=lambda strengths: float(-np.log(blend(seen, strengths)).mean())))
 
 
 def bits(nats: float) -> float:
