@@ -76,25 +76,24 @@ def _offset(group, sizes, strides, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def _addresses(view, position, inside):
-    """A view is (pointer, offset, strides, width, padded width); the offset is one number, or one a row."""
-    # Taken apart by index: a compile-time value that is bound to a name turns into a run-time one.
-    column = tl.arange(0, view[4])
+def _addresses(view, position, inside, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """A view is (pointer, offset, strides); the offset is that of one group, or of one a row."""
+    column = tl.arange(0, PADDED)
     row = view[1] + position.to(tl.int64) * view[2][0]
     where = view[0] + row[:, None] + column.to(tl.int64)[None, :] * view[2][1]
-    return where, inside[:, None] & (column < view[3])[None, :]
+    return where, inside[:, None] & (column < WIDTH)[None, :]
 
 
 @triton.jit
-def _load(view, position, inside):
-    """The rows at `position` as [rows, padded width]; zero where not inside, and past the width."""
-    where, wanted = _addresses(view, position, inside)
+def _load(view, position, inside, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """The rows at `position` as [rows, PADDED]; zero where not inside, and past the width."""
+    where, wanted = _addresses(view, position, inside, WIDTH, PADDED)
     return tl.load(where, mask=wanted, other=0.0)
 
 
 @triton.jit
-def _store(view, position, inside, rows):
-    where, wanted = _addresses(view, position, inside)
+def _store(view, position, inside, rows, WIDTH: tl.constexpr):
+    where, wanted = _addresses(view, position, inside, WIDTH, rows.shape[1])
     tl.store(where, rows.to(view[0].dtype.element_ty), mask=wanted)
 
 
@@ -105,35 +104,35 @@ def _label(view, position, n_k):
 
 
 @triton.jit
-def _sees(query, key, rule):
+def _sees(query, key, rule, CHUNK: tl.constexpr):
     """Who sees whom: the one predicate of all kernels. Both are positions, of shapes that broadcast.
 
-    A rule is (CHUNK, n_k, window, lookback, reach, documents, valid); the last two are views, or hold None.
+    A rule is (n_k, window, lookback, reach, documents, valid), the last two views whose pointer may be None.
     """
-    seen = (key >= 0) & (key <= query) & (query < rule[1])
-    if rule[0]:
-        seen &= query // rule[2] - key // rule[2] <= rule[3]
+    seen = (key >= 0) & (key <= query) & (query < rule[0])
+    if CHUNK:
+        seen &= query // rule[1] - key // rule[1] <= rule[2]
     else:
-        seen &= query - key < rule[2]
+        seen &= query - key < rule[1]
+    if rule[4][0] is not None:
+        seen &= _label(rule[4], query, rule[0]) == _label(rule[4], key, rule[0])
     if rule[5][0] is not None:
-        seen &= _label(rule[5], query, rule[1]) == _label(rule[5], key, rule[1])
-    if rule[6][0] is not None:
-        seen &= (_label(rule[6], query, rule[1]) != 0) & (_label(rule[6], key, rule[1]) != 0)
+        seen &= (_label(rule[5], query, rule[0]) != 0) & (_label(rule[5], key, rule[0]) != 0)
     return seen
 
 
 @triton.jit
-def _first_seen(query, rule):
+def _first_seen(query, rule, CHUNK: tl.constexpr):
     """The first key that the query at this position can see; trims the loops over keys."""
-    first = (query // rule[2] - rule[3]) * rule[2] if rule[0] else query - rule[2] + 1
+    first = (query // rule[1] - rule[2]) * rule[1] if CHUNK else query - rule[1] + 1
     return tl.maximum(first, 0)
 
 
 @triton.jit
-def _last_seeing(key, rule):
+def _last_seeing(key, rule, CHUNK: tl.constexpr):
     """The last query that can see the key at this position; trims the loops over queries."""
-    last = (key // rule[2] + rule[3] + 1) * rule[2] - 1 if rule[0] else key + rule[2] - 1
-    return tl.minimum(last, rule[1] - 1)
+    last = (key // rule[1] + rule[2] + 1) * rule[1] - 1 if CHUNK else key + rule[1] - 1
+    return tl.minimum(last, rule[0] - 1)
 
 
 @triton.jit
@@ -183,35 +182,44 @@ def _finish(peak, total, mixed):
 
 
 @triton.jit
-def _read_by_shift(q_rows, query, keys, values, rule, scale):
+def _read_by_shift(
+    q_rows, query, keys, values, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, VALUE_PADDED: tl.constexpr,
+):  # fmt: skip
     """The read of every row, one key a step, from itself backwards."""
     q_rows = q_rows.to(tl.float32)
     peak = tl.full([q_rows.shape[0]], -float("inf"), tl.float32)
     total = tl.zeros([q_rows.shape[0]], tl.float32)
-    mixed = tl.zeros([q_rows.shape[0], values[4]], tl.float32)
-    for step in range(rule[4]):
+    mixed = tl.zeros([q_rows.shape[0], VALUE_PADDED], tl.float32)
+    for step in range(rule[3]):
         key = query - step
-        seen = _sees(query, key, rule)
-        score = tl.sum(q_rows * _load(keys, key, seen).to(tl.float32), 1) * (scale * 1.4426950408889634)
+        seen = _sees(query, key, rule, CHUNK)
+        k_rows = _load(keys, key, seen, WIDTH, q_rows.shape[1]).to(tl.float32)
+        v_rows = _load(values, key, seen, VALUE_WIDTH, VALUE_PADDED).to(tl.float32)
+        score = tl.sum(q_rows * k_rows, 1) * (scale * 1.4426950408889634)
         peak, weight, shrink = _absorb(tl.where(seen, score, -float("inf")), peak)
         total = total * shrink + weight
-        mixed = mixed * shrink[:, None] + weight[:, None] * _load(values, key, seen).to(tl.float32)
+        mixed = mixed * shrink[:, None] + weight[:, None] * v_rows
     return _finish(peak, total, mixed)
 
 
 @triton.jit
-def _read_by_tile(q_rows, begin, query, keys, values, rule, scale, COLUMNS: tl.constexpr):
+def _read_by_tile(
+    q_rows, begin, query, keys, values, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
     """The same read for a block of queries of one group, a block of keys a step."""
     peak = tl.full([q_rows.shape[0]], -float("inf"), tl.float32)
     total = tl.zeros([q_rows.shape[0]], tl.float32)
-    mixed = tl.zeros([q_rows.shape[0], values[4]], tl.float32)
-    end = tl.minimum(begin + q_rows.shape[0], rule[1])
-    for start in range(_first_seen(begin, rule), end, COLUMNS):
+    mixed = tl.zeros([q_rows.shape[0], VALUE_PADDED], tl.float32)
+    end = tl.minimum(begin + q_rows.shape[0], rule[0])
+    for start in range(_first_seen(begin, rule, CHUNK), end, COLUMNS):
         key = start + tl.arange(0, COLUMNS)
-        k_rows = _load(keys, key, key < end)
-        v_rows = _load(values, key, key < end)
+        k_rows = _load(keys, key, key < end, WIDTH, q_rows.shape[1])
+        v_rows = _load(values, key, key < end, VALUE_WIDTH, VALUE_PADDED)
         score = tl.dot(q_rows, tl.trans(k_rows), input_precision="ieee") * (scale * 1.4426950408889634)
-        seen = _sees(query[:, None], key[None, :], rule)
+        seen = _sees(query[:, None], key[None, :], rule, CHUNK)
         peak, weight, shrink = _absorb(tl.where(seen, score, -float("inf")), peak)
         total = total * shrink + tl.sum(weight, 1)
         mixed = tl.dot(weight.to(v_rows.dtype), v_rows, mixed * shrink[:, None], input_precision="ieee")
@@ -219,14 +227,17 @@ def _read_by_tile(q_rows, begin, query, keys, values, rule, scale, COLUMNS: tl.c
 
 
 @triton.jit
-def _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale):
+def _dq_by_shift(
+    q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+):  # fmt: skip
     q_rows, grad_rows = q_rows.to(tl.float32), grad_rows.to(tl.float32)
     dq = tl.zeros([q_rows.shape[0], q_rows.shape[1]], tl.float32)
-    for step in range(rule[4]):
+    for step in range(rule[3]):
         key = query - step
-        seen = _sees(query, key, rule)
-        k_rows = _load(keys, key, seen).to(tl.float32)
-        v_rows = _load(values, key, seen).to(tl.float32)
+        seen = _sees(query, key, rule, CHUNK)
+        k_rows = _load(keys, key, seen, WIDTH, q_rows.shape[1]).to(tl.float32)
+        v_rows = _load(values, key, seen, VALUE_WIDTH, grad_rows.shape[1]).to(tl.float32)
         weight = tl.exp2(tl.sum(q_rows * k_rows, 1) * (scale * 1.4426950408889634) - log_sum)
         ds = weight * (tl.sum(grad_rows * v_rows, 1) - delta)
         dq += tl.where(seen[:, None], ds[:, None] * k_rows, 0.0)
@@ -235,32 +246,36 @@ def _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, s
 
 @triton.jit
 def _dq_by_tile(
-    q_rows, grad_rows, begin, query, log_sum, delta, keys, values, rule, scale, COLUMNS: tl.constexpr
+    q_rows, grad_rows, begin, query, log_sum, delta, keys, values, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     dq = tl.zeros([q_rows.shape[0], q_rows.shape[1]], tl.float32)
-    end = tl.minimum(begin + q_rows.shape[0], rule[1])
-    for start in range(_first_seen(begin, rule), end, COLUMNS):
+    end = tl.minimum(begin + q_rows.shape[0], rule[0])
+    for start in range(_first_seen(begin, rule, CHUNK), end, COLUMNS):
         key = start + tl.arange(0, COLUMNS)
-        k_rows = _load(keys, key, key < end)
-        v_rows = _load(values, key, key < end)
+        k_rows = _load(keys, key, key < end, WIDTH, q_rows.shape[1])
+        v_rows = _load(values, key, key < end, VALUE_WIDTH, grad_rows.shape[1])
         score = tl.dot(q_rows, tl.trans(k_rows), input_precision="ieee") * (scale * 1.4426950408889634)
         weight = tl.exp2(score - log_sum[:, None])
         ds = weight * (tl.dot(grad_rows, tl.trans(v_rows), input_precision="ieee") - delta[:, None])
-        ds = tl.where(_sees(query[:, None], key[None, :], rule), ds, 0.0)
+        ds = tl.where(_sees(query[:, None], key[None, :], rule, CHUNK), ds, 0.0)
         dq = tl.dot(ds.to(k_rows.dtype), k_rows, dq, input_precision="ieee")
     return dq
 
 
 @triton.jit
-def _dkv_by_shift(dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale):
+def _dkv_by_shift(
+    dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+):  # fmt: skip
     """Add what the queries of one head send back to their keys, one query a step, forwards."""
     k_rows, v_rows = k_rows.to(tl.float32), v_rows.to(tl.float32)
-    for step in range(tl.minimum(rule[4], span[0])):
+    for step in range(tl.minimum(rule[3], span[0])):
         query = tl.maximum(key, span[1]) + step
         row = query - span[1]
-        seen = _sees(query, key, rule)
-        q_rows = _load(queries, row, seen).to(tl.float32)
-        grad_rows = _load(grads, row, seen).to(tl.float32)
+        seen = _sees(query, key, rule, CHUNK)
+        q_rows = _load(queries, row, seen, WIDTH, k_rows.shape[1]).to(tl.float32)
+        grad_rows = _load(grads, row, seen, VALUE_WIDTH, v_rows.shape[1]).to(tl.float32)
         score = tl.sum(q_rows * k_rows, 1) * (scale * 1.4426950408889634)
         weight = tl.exp2(score - tl.load(lse + row, mask=seen, other=0.0))
         ds = weight * (tl.sum(grad_rows * v_rows, 1) - tl.load(deltas + row, mask=seen, other=0.0))
@@ -271,15 +286,16 @@ def _dkv_by_shift(dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span
 
 @triton.jit
 def _dkv_by_tile(
-    dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale, COLUMNS: tl.constexpr
+    dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    end = _last_seeing(tl.minimum(begin + k_rows.shape[0], rule[1]) - 1, rule) + 1
+    end = _last_seeing(tl.minimum(begin + k_rows.shape[0], rule[0]) - 1, rule, CHUNK) + 1
     for start in range(tl.maximum(begin, span[1]), end, COLUMNS):
         query = start + tl.arange(0, COLUMNS)
         row = query - span[1]
-        q_rows = _load(queries, row, query < end)
-        grad_rows = _load(grads, row, query < end)
-        seen = _sees(query[None, :], key[:, None], rule)
+        q_rows = _load(queries, row, query < end, WIDTH, k_rows.shape[1])
+        grad_rows = _load(grads, row, query < end, VALUE_WIDTH, v_rows.shape[1])
+        seen = _sees(query[None, :], key[:, None], rule, CHUNK)
         score = tl.dot(k_rows, tl.trans(q_rows), input_precision="ieee") * (scale * 1.4426950408889634)
         weight = tl.exp2(score - tl.load(lse + row, mask=query < end, other=0.0)[None, :])
         weight = tl.where(seen, weight, 0.0)
@@ -293,7 +309,8 @@ def _dkv_by_tile(
 @triton.jit
 def _dkv_of_heads(
     k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
-    LEVELS: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
+    LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    TILE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """dk (without the scale) and dv, summed over the query heads that share these keys."""
     dk = tl.zeros([k_rows.shape[0], k_rows.shape[1]], tl.float32)
@@ -301,26 +318,24 @@ def _dkv_of_heads(
     for member in range(share):
         group = key_group * share + member
         rule = (
-            facts[0], facts[1], facts[2], facts[3], facts[4],
+            facts[0], facts[1], facts[2], facts[3],
             (labels[0], _offset(group, sizes, labels[1], LEVELS), labels[1]),
             (labels[2], _offset(group, sizes, labels[3], LEVELS), labels[3]),
         )  # fmt: skip
-        queries = (
-            sources[0], _offset(group, sizes, sources[1], LEVELS), sources[1], facts[5], k_rows.shape[1]
-        )  # fmt: skip
-        grads = (
-            sources[2], _offset(group, sizes, sources[3], LEVELS), sources[3], facts[6], v_rows.shape[1]
-        )  # fmt: skip
+        queries = (sources[0], _offset(group, sizes, sources[1], LEVELS), sources[1])
+        grads = (sources[2], _offset(group, sizes, sources[3], LEVELS), sources[3])
         lse = sources[4] + group.to(tl.int64) * span[0]
         deltas = sources[5] + group.to(tl.int64) * span[0]
         if TILE:
             dk, dv = _dkv_by_tile(
-                dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale, COLUMNS
-            )
+                dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale,
+                CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
+            )  # fmt: skip
         else:
             dk, dv = _dkv_by_shift(
-                dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale
-            )
+                dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale,
+                CHUNK, WIDTH, VALUE_WIDTH,
+            )  # fmt: skip
     return dk, dv
 
 
@@ -337,22 +352,29 @@ def forward(
     # A row that does not exist gets the position n_k, which sees nothing.
     query = tl.where(inside, query_start + row, n_k)
     rule = (
-        CHUNK, n_k, window, lookback, reach,
+        n_k, window, lookback, reach,
         (documents, _offset(group, sizes, document_strides, LEVELS), document_strides),
         (valid, _offset(group, sizes, valid_strides, LEVELS), valid_strides),
     )  # fmt: skip
-    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides, WIDTH, PADDED)
-    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides, WIDTH, PADDED)
-    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides, VALUE_WIDTH, VALUE_PADDED)
-    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides, VALUE_WIDTH, VALUE_PADDED)
-    q_rows = _load(queries, row, inside)
+    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides)
+    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides)
+    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides)
+    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides)
+    q_rows = _load(queries, row, inside, WIDTH, PADDED)
     if TILE:
-        mixed, log_sum = _read_by_tile(q_rows, query_start + begin, query, keys, values, rule, scale, COLUMNS)
+        mixed, log_sum = _read_by_tile(
+            q_rows, query_start + begin, query, keys, values, rule, scale,
+            CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED, COLUMNS,
+        )  # fmt: skip
         if _has_nan(mixed):
-            mixed, log_sum = _read_by_shift(q_rows, query, keys, values, rule, scale)
+            mixed, log_sum = _read_by_shift(
+                q_rows, query, keys, values, rule, scale, CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED
+            )  # fmt: skip
     else:
-        mixed, log_sum = _read_by_shift(q_rows, query, keys, values, rule, scale)
-    _store(outs, row, inside, mixed)
+        mixed, log_sum = _read_by_shift(
+            q_rows, query, keys, values, rule, scale, CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED
+        )  # fmt: skip
+    _store(outs, row, inside, mixed, VALUE_WIDTH)
     tl.store(lse + group.to(tl.int64) * n_q + row, log_sum, mask=inside)
 
 
@@ -369,30 +391,38 @@ def backward_q(
     group, begin, row, inside = _place(n_q, groups, ROWS, TILE)
     query = tl.where(inside, query_start + row, n_k)
     rule = (
-        CHUNK, n_k, window, lookback, reach,
+        n_k, window, lookback, reach,
         (documents, _offset(group, sizes, document_strides, LEVELS), document_strides),
         (valid, _offset(group, sizes, valid_strides, LEVELS), valid_strides),
     )  # fmt: skip
-    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides, WIDTH, PADDED)
-    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides, WIDTH, PADDED)
-    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides, VALUE_WIDTH, VALUE_PADDED)
-    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides, VALUE_WIDTH, VALUE_PADDED)
-    grads = (grad, _offset(group, sizes, out_strides, LEVELS), out_strides, VALUE_WIDTH, VALUE_PADDED)
-    dqs = (dq, _offset(group, sizes, dq_strides, LEVELS), dq_strides, WIDTH, PADDED)
+    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides)
+    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides)
+    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides)
+    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides)
+    grads = (grad, _offset(group, sizes, out_strides, LEVELS), out_strides)
+    dqs = (dq, _offset(group, sizes, dq_strides, LEVELS), dq_strides)
     number = group.to(tl.int64) * n_q + row
-    q_rows = _load(queries, row, inside)
-    grad_rows = _load(grads, row, inside)
-    delta = tl.sum(grad_rows.to(tl.float32) * _load(outs, row, inside).to(tl.float32), 1)
+    q_rows = _load(queries, row, inside, WIDTH, PADDED)
+    grad_rows = _load(grads, row, inside, VALUE_WIDTH, VALUE_PADDED)
+    out_rows = _load(outs, row, inside, VALUE_WIDTH, VALUE_PADDED)
+    delta = tl.sum(grad_rows.to(tl.float32) * out_rows.to(tl.float32), 1)
     log_sum = tl.load(lse + number, mask=inside, other=0.0)
     if TILE:
         dq_rows = _dq_by_tile(
-            q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale, COLUMNS
-        )
+            q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale,
+            CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
+        )  # fmt: skip
         if _has_nan(dq_rows):
-            dq_rows = _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale)
+            dq_rows = _dq_by_shift(
+                q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
+                CHUNK, WIDTH, VALUE_WIDTH,
+            )  # fmt: skip
     else:
-        dq_rows = _dq_by_shift(q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale)
-    _store(dqs, row, inside, dq_rows * scale)
+        dq_rows = _dq_by_shift(
+            q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
+            CHUNK, WIDTH, VALUE_WIDTH,
+        )  # fmt: skip
+    _store(dqs, row, inside, dq_rows * scale, WIDTH)
     tl.store(deltas + number, delta, mask=inside)
 
 
@@ -410,25 +440,25 @@ def backward_kv(
     key = tl.where(inside, row, n_k)
     k_offset = _offset(key_group, key_sizes, k_strides, LEVELS)
     v_offset = _offset(key_group, key_sizes, v_strides, LEVELS)
-    k_rows = _load((k, k_offset, k_strides, WIDTH, PADDED), row, inside)
-    v_rows = _load((v, v_offset, v_strides, VALUE_WIDTH, VALUE_PADDED), row, inside)
+    k_rows = _load((k, k_offset, k_strides), row, inside, WIDTH, PADDED)
+    v_rows = _load((v, v_offset, v_strides), row, inside, VALUE_WIDTH, VALUE_PADDED)
     sources = (q, q_strides, grad, out_strides, lse, deltas)
     labels = (documents, document_strides, valid, valid_strides)
     span = (n_q, query_start)
-    facts = (CHUNK, n_k, window, lookback, reach, WIDTH, VALUE_WIDTH)
+    facts = (n_k, window, lookback, reach)
     dk_rows, dv_rows = _dkv_of_heads(
         k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
-        LEVELS, TILE, COLUMNS,
+        LEVELS, CHUNK, WIDTH, VALUE_WIDTH, TILE, COLUMNS,
     )  # fmt: skip
     if TILE and (_has_nan(dk_rows) | _has_nan(dv_rows)):
         dk_rows, dv_rows = _dkv_of_heads(
             k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
-            LEVELS, False, COLUMNS,
+            LEVELS, CHUNK, WIDTH, VALUE_WIDTH, False, COLUMNS,
         )  # fmt: skip
     dk_offset = _offset(key_group, key_sizes, dk_strides, LEVELS)
     dv_offset = _offset(key_group, key_sizes, dv_strides, LEVELS)
-    _store((dk, dk_offset, dk_strides, WIDTH, PADDED), row, inside, dk_rows * scale)
-    _store((dv, dv_offset, dv_strides, VALUE_WIDTH, VALUE_PADDED), row, inside, dv_rows)
+    _store((dk, dk_offset, dk_strides), row, inside, dk_rows * scale, WIDTH)
+    _store((dv, dv_offset, dv_strides), row, inside, dv_rows, VALUE_WIDTH)
 
 
 class _Call(NamedTuple):
