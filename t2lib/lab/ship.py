@@ -19,15 +19,6 @@ from t2lib.lab.corpus import Corpus, load_corpus
 from t2lib.lab.evaluate import loss_per_byte
 from t2lib.lab.train import CHECKPOINT, Run
 
-NOTICE = """\
-validation.txt is text from The Python Language Reference and The Python Standard Library, as carried by
-CPython in pydoc_data/topics.py, with repeated paragraphs removed. Copyright (c) 2001 Python Software
-Foundation; All Rights Reserved. Used under the Python Software Foundation License Version 2:
-https://docs.python.org/3/license.html
-
-decoder.safetensors was trained on other parts of the same text. decoder.json says how.
-"""
-
 
 def processor() -> str:
     """The processor's name where the system tells it."""
@@ -112,7 +103,6 @@ def main() -> None:
     text = re.sub(r"\[\s+([\d.]+),\s+([\d.]+)\s+\]", r"[\1, \2]", json.dumps(card, indent=1))
     (given.weights / "decoder.json").write_text(text + "\n", encoding="utf-8")
     (given.weights / "validation.txt").write_bytes(corpus.validation)
-    (given.weights / "NOTICE.txt").write_text(NOTICE, encoding="utf-8")
     print(card["validation"], card["trigram"])
 
 

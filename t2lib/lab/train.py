@@ -14,7 +14,7 @@ import io
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,8 @@ def save(state: dict[str, Any], path: Path) -> None:
 
 def steps_in(minutes: float, settings: TrainSettings, config: DecoderConfig, corpus: Corpus) -> int:
     """How many steps fit into `minutes`, from a few timed ones on a run that is thrown away."""
+    if not minutes > 0:
+        raise ValueError(f"minutes must be positive, got {minutes}.")
     trial = Run(settings, config, corpus)
     trial.update()
     start = time.monotonic()
@@ -198,7 +200,9 @@ def arguments() -> argparse.ArgumentParser:
     defaults, config = TrainSettings(), DecoderConfig()
     parser = argparse.ArgumentParser(prog="python -m t2lib.lab.train", description="Train the lab's decoder.")
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out, if any")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the checkpoint in --out, if any, with its settings"
+    )
     parser.add_argument("--minutes", type=float, help="choose --steps by timing a few steps first")
     parser.add_argument("--threads", type=int, default=1)
     for name, value in asdict(defaults).items():
@@ -208,6 +212,15 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def started(given: argparse.Namespace, corpus: Corpus) -> Run:
+    """A new run as the command line asks for it."""
+    config = DecoderConfig(**{name: getattr(given, name) for name in asdict(DecoderConfig())})
+    settings = TrainSettings(**{name: getattr(given, name) for name in asdict(TrainSettings())})
+    if given.minutes is not None:
+        settings = replace(settings, steps=steps_in(given.minutes, settings, config, corpus))
+    return Run(settings, config, corpus)
+
+
 def main() -> None:
     given = arguments().parse_args()
     torch.set_num_threads(given.threads)
@@ -215,15 +228,11 @@ def main() -> None:
     path: Path = given.out / CHECKPOINT
     if path.exists() and not given.resume:
         raise SystemExit(f"{path} exists: pass --resume to go on from it, or another --out.")
-    if path.exists():
-        run = Run.resume(path, corpus)
-    else:
-        config = DecoderConfig(**{name: getattr(given, name) for name in asdict(DecoderConfig())})
-        chosen = {name: getattr(given, name) for name in asdict(TrainSettings())}
-        if given.minutes is not None:
-            chosen["steps"] = steps_in(given.minutes, TrainSettings(**chosen), config, corpus)
-        run = Run(TrainSettings(**chosen), config, corpus)
-        given.out.mkdir(parents=True, exist_ok=True)
+    try:
+        run = Run.resume(path, corpus) if path.exists() else started(given, corpus)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    given.out.mkdir(parents=True, exist_ok=True)
     run.train(given.out)
     print(f"step {run.step}: validation {run.validation_curve[-1][1]:.4f} nats a byte")
 

@@ -16,7 +16,7 @@ import torch
 
 from t2lib.decoder import DecoderConfig
 from t2lib.lab.corpus import Corpus, load_corpus
-from t2lib.lab.train import CHECKPOINT, Run, TrainSettings, save
+from t2lib.lab.train import CHECKPOINT, Run, TrainSettings, main, save, steps_in
 
 CONFIG = DecoderConfig(width=16, blocks=2, heads=2, hidden=16, context=16, dropout=0.1)
 SETTINGS = TrainSettings(steps=60, batch=2, warmup=5, save_every=1, validate_every=1000, log_every=7, seed=5)
@@ -40,7 +40,8 @@ def one_thread() -> None:
 
 def short(corpus: Corpus) -> Corpus:
     """The same training text, with little to validate on."""
-    return Corpus(corpus.train_topics, {"lists": corpus.validation_topics["lists"]})
+    text = min(corpus.validation_topics.values(), key=len)
+    return Corpus(corpus.train_topics, {"short": text})
 
 
 def killed_after(step: int, out: Path) -> int:
@@ -61,10 +62,8 @@ def saved_step(out: Path) -> int:
 
 
 def test_killed_and_resumed_is_never_stopped(tmp_path: Path, corpus: Corpus) -> None:
-    """SIGKILL twice, at moments the run does not know of; then every bit of the end state is the same."""
-    reached = killed_after(3, tmp_path)
-    assert 3 <= reached < SETTINGS.steps
-    assert reached < killed_after(reached + 5, tmp_path) < SETTINGS.steps
+    """SIGKILL at a moment the run does not know of; then every bit of the end state is the same."""
+    assert 3 <= killed_after(3, tmp_path) < SETTINGS.steps
     subprocess.run([*COMMAND, "--out", str(tmp_path)], check=True, capture_output=True)
 
     whole = Run(SETTINGS, CONFIG, corpus)
@@ -142,6 +141,22 @@ def test_another_corpus_is_refused(tmp_path: Path, corpus: Corpus) -> None:
     save(run.state(), tmp_path / CHECKPOINT)
     with pytest.raises(ValueError, match="was made on another corpus"):
         Run.resume(tmp_path / CHECKPOINT, short(corpus))
+
+
+def test_steps_fit_into_the_minutes(corpus: Corpus) -> None:
+    """More time, more steps; no time is refused."""
+    assert steps_in(1.0, SETTINGS, CONFIG, corpus) > steps_in(0.01, SETTINGS, CONFIG, corpus) >= 1
+    with pytest.raises(ValueError, match=r"minutes must be positive, got 0\.0"):
+        steps_in(0.0, SETTINGS, CONFIG, corpus)
+
+
+def test_command_line_refuses_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", "--out", str(tmp_path), "--heads", "5"])
+    with pytest.raises(SystemExit, match="heads must divide width: got heads=5, width=96"):
+        main()
+    (tmp_path / CHECKPOINT).write_bytes(b"")
+    with pytest.raises(SystemExit, match="pass --resume to go on from it, or another --out"):
+        main()
 
 
 def test_bad_settings() -> None:
