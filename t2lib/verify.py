@@ -1,7 +1,7 @@
 """Check what the library claims, on this machine: `python -m t2lib.verify [section ...]`.
 
-One table a section: checks down, rungs across, in each cell the largest error. A cell that cannot run says why below
-the table. The exit status is 1 if any cell is red, 2 for an unknown section.
+One table a section: checks down, rungs across, in each cell the largest error. A cell that cannot run says
+why below the table. The exit status is 1 if any cell is red, 2 for an unknown section.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INFINITE = float("inf")
 
 @dataclass(frozen=True)
 class Cell:
-    """One check on one rung: its error, or why it was skipped. `detail` explains an error that is no number."""
+    """One check on one rung: its error, or why it was skipped; `detail` tells what was raised."""
 
     operator: str
     check: str
@@ -87,7 +87,7 @@ def _dtype(rung: str) -> str:
 
 
 def _checks(rung: str) -> dict[str, Callable[[], float] | str]:
-    """Every check of short_swa by name: a function that measures it on this rung, or why it is not for this rung."""
+    """Every check of short_swa by name: what measures it on this rung, or why it is not for this rung."""
     checks: dict[str, Callable[[], float] | str] = {}
     few = rung == "compiled"
     for name, law in LAWS.items():
@@ -125,7 +125,9 @@ def _on_device(arrays: list[Any], arguments: dict[str, Any]) -> tuple[list[Any],
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     move = partial(torch.as_tensor, device=device)
-    labels = {name: move(arguments[name]) for name in ("documents", "valid") if name in arguments}
+    labels: dict[str, Any] = {
+        name: move(arguments[name]) for name in ("documents", "valid") if name in arguments
+    }
     return [move(x) for x in arrays], {**arguments, **labels}
 
 
@@ -162,13 +164,11 @@ def _relative(got: Any, want: Any) -> float:
 
 
 def _gradcheck() -> float:
-    """0 if the analytic gradients of q, k and v agree with finite differences; torch raises where they do not."""
+    """0 if the gradients of q, k and v agree with finite differences; torch raises where they do not."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn(2, 9, 4, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)
-    )
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 9, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     for axis, window in ((1, 3), (0, 2)):
         torch.autograd.gradcheck(partial(short_swa, window=window, axis=axis, rung="eager"), (q, k, v))
     return 0.0

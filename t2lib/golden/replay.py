@@ -44,7 +44,7 @@ def mixer(x: Any, weights: dict[str, Any], read: Read, *, heads: int, rope: bool
 
 
 def rotated(x: Any, start: int = 0, base: float = 10000.0) -> Any:
-    """Rotary position embedding of x (B, N, heads, width): the halves of the width turn against each other."""
+    """Rotary position embedding of x (B, N, heads, width): the two halves of the width turn together."""
     half = x.shape[-1] // 2
     angle = np.arange(start, start + x.shape[1])[:, None] * base ** (-np.arange(half) / half)
     cos, sin = _like(np.cos(angle)[:, None], x), _like(np.sin(angle)[:, None], x)

@@ -37,7 +37,7 @@ def short_swa(
     group = 1 if head_axis is None else q.shape[head_axis] // k.shape[head_axis]
 
     def five(x: Tensor, shared: int) -> Tensor:
-        """(before, ordered, behind, query heads a key head, width): a view where strides allow, else a copy."""
+        """(before, ordered, behind, query heads a key head, width): a view where it can be."""
         x = x.permute(*axes, x.ndim - 1)
         sizes = x.shape
         return x.reshape(
@@ -48,7 +48,7 @@ def short_swa(
             sizes[-1],
         )
 
-    labels = (None, None)
+    labels: tuple[Tensor | None, ...] = (None, None)
     if mask.documents is not None or mask.valid is not None:
         shape = (*q.shape[:axis], n_k, *q.shape[axis + 1 : -1])
         documents = q.new_zeros((), dtype=torch.int64) if mask.documents is None else mask.documents
@@ -56,7 +56,9 @@ def short_swa(
         labels = tuple(five(x.expand(shape)[..., None], group)[..., 0] for x in (documents, valid))
 
     rule = (mask.window, mask.window_type, mask.lookback, min(mask.reach, n_k), mask.query_start, scale)
-    z = _Windowed.apply(five(q, group), five(k, 1), five(v, 1), *labels, rule)
+    z: Tensor = _Windowed.apply(  # type: ignore[no-untyped-call]
+        five(q, group), five(k, 1), five(v, 1), *labels, rule
+    )
     permuted = [q.shape[place] for place in axes]
     inverse = sorted(range(len(axes)), key=axes.__getitem__)
     return z.reshape(*permuted, z.shape[-1]).permute(*inverse, len(axes))
@@ -65,6 +67,7 @@ def short_swa(
 class _Windowed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, documents: Any, valid: Any, rule: Any) -> Tensor:
+        z: Tensor
         z, lse = _run(_forward, q, *(_before(x, rule) for x in (k, v)), *_sides(documents, valid, rule), rule)
         ctx.save_for_backward(q, k, v, documents, valid, z, lse)
         ctx.rule = rule
@@ -115,12 +118,13 @@ def _pairs(
 ) -> Tensor:
     """Which owners and entries of their windows see each other: (before, ordered, behind, heads, reach)."""
     window, window_type, lookback, reach, start, _ = rule
-    pairs = sees(i, j, window=window, window_type=window_type, lookback=lookback)
+    pairs: Tensor = sees(i, j, window=window, window_type=window_type, lookback=lookback)
     pairs = (pairs & (j >= 0) & (i >= start) & (i < last))[:, None, None, :]
     if mine is None:
         return pairs
     same = mine[..., None] == theirs.unfold(1, reach, 1)
-    return pairs & same & mine_valid[..., None] & theirs_valid.unfold(1, reach, 1)
+    pairs = pairs & same & mine_valid[..., None] & theirs_valid.unfold(1, reach, 1)
+    return pairs
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, d: Any, ok: Any, ds: Any, oks: Any, rule: Any) -> Any:

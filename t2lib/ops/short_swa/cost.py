@@ -21,7 +21,7 @@ def tri(n: int, k: int) -> int:
 
 
 def chunk_pairs(n: int, chunk: int, lookback: int) -> int:
-    """Visible pairs of n positions in chunks: those of `lookback` chunks before, and of the own up to oneself."""
+    """Visible pairs of n positions in chunks: in `lookback` chunks before, and in the own up to oneself."""
     n, chunk = check_integer("n", n, 0), check_integer("chunk", chunk, 1)
     lookback = check_integer("lookback", lookback, 0)
     whole, rest = divmod(n, chunk)

@@ -1,0 +1,85 @@
+"""python -m t2lib.verify: green here, red for a rung that is wrong, honest about what it leaves out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from t2lib import verify
+from t2lib.ops import RungUnavailable, _registry
+from t2lib.ops.short_swa import arrays, eager
+
+
+@pytest.fixture(autouse=True)
+def _without_compiling(monkeypatch):
+    """The compiled rung has tests of its own; here it is one of the rungs that cannot run."""
+    monkeypatch.setitem(_registry._CHECKS, "compiled", lambda: (False, "no compiler today"))
+
+
+def test_green_with_reasons_for_what_is_skipped(capsys):
+    assert verify.main(["short_swa"]) == 0
+    table = capsys.readouterr().out
+    assert "golden: dual_depth_read_K5" in table
+    assert "law: depth is tokens with the axes swapped" in table
+    assert "no compiler today" in table
+    assert "NumPy has no gradients" in table
+    assert " 0 red," in table
+
+
+def test_a_wrong_rung_is_red(monkeypatch, capsys):
+    right = arrays.short_swa
+
+    def off_by_one(*qkv, mask, **others):
+        return right(*qkv, mask=replace(mask, window=mask.window + 1), **others)
+
+    monkeypatch.setattr(arrays, "short_swa", off_by_one)
+    assert verify.main(["short_swa"]) == 1
+    table = capsys.readouterr().out
+    assert "RED law: definition on arrays" in table
+    assert "RED golden: shortswa_strict_h1_w3 on arrays" in table
+    assert "on loops" not in table
+
+
+def test_a_wrong_gradient_is_red(monkeypatch, capsys):
+    right = eager.short_swa
+    monkeypatch.setattr(eager, "short_swa", lambda q, k, v, **others: right(q, k.detach(), v, **others))
+    assert verify.main(["short_swa"]) == 1
+    table = capsys.readouterr().out
+    assert "RED gradients: finite differences on eager" in table
+    assert "RED golden: shortswa_strict_h2_w3 on eager" in table
+
+
+def test_a_rung_that_raises_is_red_and_one_that_is_unavailable_is_skipped():
+    def raises():
+        raise IndexError("out of bounds")
+
+    def unavailable():
+        raise RungUnavailable("not on this chip")
+
+    assert verify.cell("op", "check", "rung", 0.1, raises).red
+    assert verify.cell("op", "check", "rung", 0.1, lambda: np.nan).red
+    skipped = verify.cell("op", "check", "rung", 0.1, unavailable)
+    assert not skipped.red
+    assert skipped.reason == "not on this chip"
+
+
+def test_another_section_can_be_registered(monkeypatch, capsys):
+    monkeypatch.setattr(verify, "SECTIONS", dict(verify.SECTIONS))
+
+    @verify.section("weights")
+    def _weights():
+        yield verify.Cell("decoder", "hash of the weights", "cpu", 1.0, 0.5)
+
+    assert verify.main(["weights"]) == 1
+    assert "RED hash of the weights on cpu" in capsys.readouterr().out
+
+
+def test_an_unknown_section(capsys):
+    assert verify.main(["streams"]) == 2
+    assert "sections must be of short_swa; got streams." in capsys.readouterr().err
+
+
+def test_without_torch_its_rungs_are_skipped(monkeypatch, capsys):
+    monkeypatch.setattr(_registry, "installed", lambda package: False)
+    assert verify.main(["short_swa"]) == 0
+    assert "torch is not installed" in capsys.readouterr().out
