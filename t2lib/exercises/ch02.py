@@ -39,8 +39,8 @@ def check_size_after_24_blocks(answer: Any) -> None:
 def check_parallel_from(answer: Any) -> None:
     named = {
         49: "at 49 the cosine is still 0.98995, just below 0.99",
-        99: "this solves l/(l+1) = 0.99; the cosine is the root of that ratio",
-        100: "this solves l/(l+1) = 0.99; the cosine is the root of that ratio",
+        99: "this solves k/(k+1) = 0.99; the cosine is the root of that ratio",
+        100: "this solves k/(k+1) = 0.99; the cosine is the root of that ratio",
         51: "at 50 the cosine has passed 0.99 already",
         7: "this is about the size of the stream there, not the number of writes",
     }
@@ -48,7 +48,7 @@ def check_parallel_from(answer: Any) -> None:
         if matches(answer, value):
             raise Mistake(sentence)
     if not matches(answer, 50):
-        raise Mistake(f"{answer!r} is not it: square both sides of sqrt(l/(l+1)) >= 0.99 and solve for l")
+        raise Mistake(f"{answer!r} is not it: square both sides of sqrt(k/(k+1)) >= 0.99 and solve for k")
 
 
 # What every sublayer reads

@@ -43,7 +43,7 @@ def consecutive_cosines(stack: Tensor) -> Tensor:
 def branch_ratios(stack: Tensor, branches: Tensor) -> Tensor:
     """Size of what a sublayer wrote over the size of the stream after the writing.
 
-    `stack` (n+1, ..., d) in sublayer units and `branches` (n, ..., d) give (n, ...).
+    `stack` (2L+1, ..., d) in sublayer units and `branches` (2L, ..., d) give (2L, ...).
     """
     if len(stack) != len(branches) + 1:
         raise ValueError(
@@ -54,10 +54,10 @@ def branch_ratios(stack: Tensor, branches: Tensor) -> Tensor:
 
 
 def depth_mixing(sublayers: int) -> Tensor:
-    """How a plain residual stream mixes over depth: (n+1, n+1), ones on and below the diagonal.
+    """How a plain residual stream mixes over depth: a triangle of ones, (2L+1, 2L+1) for 2L sublayers.
 
-    Row k holds the weight of the embedding (column 0) and of branch j (column j) in level k. It has no
-    parameters, and it is the same for every token and every text.
+    One row a reader, the sublayers in order and then the final norm; one column a term, the embedding and
+    then the branches. No parameters, and the same for every token and every text.
     """
     return torch.ones(sublayers + 1, sublayers + 1, dtype=torch.float64).tril()
 
@@ -65,7 +65,7 @@ def depth_mixing(sublayers: int) -> Tensor:
 def unroll(embedding: Tensor, branches: Tensor) -> Tensor:
     """All levels of the stream from what was written: level k is the embedding plus branches 1 to k.
 
-    `embedding` (..., d) and `branches` (n, ..., d) give (n+1, ..., d), equal up to rounding to
+    `embedding` (..., d) and `branches` (2L, ..., d) give (2L+1, ..., d), equal up to rounding to
     `decoder.hidden_states(tokens, unit="sublayer")`.
 
     Book: eq-unrolled
@@ -76,10 +76,10 @@ def unroll(embedding: Tensor, branches: Tensor) -> Tensor:
 
 
 def expected_rms(additions: float, size: float = 1.0, correlation: float = 0.0) -> float:
-    """The size of a stream that started at 1 after n additions of RMS `size`.
+    """The size of a stream that started at 1 after k additions of RMS `size`.
 
-    sqrt(1 + n size^2 + n (n - 1) correlation size^2), where `correlation` is that of any two branches; the
-    start is taken to be uncorrelated with all of them. Growth like sqrt(n) at correlation 0, like n above.
+    sqrt(1 + k size^2 + k (k - 1) correlation size^2), where `correlation` is that of any two branches; the
+    start is taken to be uncorrelated with all of them. Growth like sqrt(k) at correlation 0, like k above.
 
     Book: eq-sqrt-growth
     """
@@ -120,9 +120,9 @@ def random_stream(
 
 
 def branch_gram(embedding: Tensor, branches: Tensor) -> Tensor:
-    """Mean product per channel of any two contributions, (n+1, n+1): sizes on the diagonal, overlaps off it.
+    """Mean product per channel of any two terms, (2L+1, 2L+1): sizes on the diagonal, overlaps off it.
 
-    `embedding` (T, d) and `branches` (n, T, d). All entries together sum to the mean square of the last
+    `embedding` (T, d) and `branches` (2L, T, d). All entries together sum to the mean square of the last
     level, so whatever the sizes do not explain of its growth, the overlaps do.
     """
     sources = torch.cat([embedding[None], branches]).flatten(1)
