@@ -35,6 +35,8 @@ FILLER = re.compile(rf"(?i)\b(?:{'|'.join(FILLER_PHRASES)})\b")
 # Spelled apart, so that this file does not carry the words it refuses.
 UNFINISHED = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3, "T" + "BD")) + r")\b")
 EMOJI = re.compile("[\U0001f000-\U0001faff\u2600-\u26ff\ufe0f]")
+# What is left of \bmod, \frac, \text ... when a program took the backslash for an escape.
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 EQUATION_ROLE = re.compile(r"\{eq\}`[^`]+`")
 ROLE = re.compile(r"\{[a-z:]+\}`[^`]*`")
 IMAGE = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<target>[^)\s]+)[^)]*\)")
@@ -94,11 +96,16 @@ def common(found: Markdown, text: str) -> Iterator[Complaint]:
         ("unfinished", UNFINISHED, "a marker of unfinished work"),
         ("emoji", EMOJI, "emoji do not survive in print"),
         ("path", MACHINE_PATH, "a path of one machine"),
+        ("control", CONTROL, "a control character, perhaps a lost backslash"),
     ):
         if match := pattern.search(text):
             yield Complaint(
                 f"line {text.count(chr(10), 0, match.start()) + 1}", rule, f"{sentence}: {match[0]}"
             )
+
+
+def _shown(text: str, match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else repr(text[max(match.start() - 8, 0) : match.end() + 8])
 
 
 def colab_safe(found: Markdown, text: str) -> Iterator[Complaint]:

@@ -11,10 +11,12 @@
   // Formulas that were left raw, that MathJax refused, or that hold a macro it does not know (set in red).
   maths() {
     const formulas = [...document.querySelectorAll('article .math')];
+    const set = window.MathJax ? [...MathJax.startup.document.math] : [];
+    const source = e => (set.find(m => m.typesetRoot && m.typesetRoot.contains(e)) || { math: e.textContent }).math;
     const red = e => /\bred\b/.test(e.getAttribute('style') || '');
     return [
       ...formulas.filter(e => !e.querySelector('mjx-container')).map(e => 'raw: ' + e.textContent.slice(0, 60)),
-      ...[...document.querySelectorAll('mjx-merror')].map(e => 'refused: ' + e.parentElement.textContent),
+      ...[...document.querySelectorAll('mjx-merror')].map(e => 'refused: ' + source(e)),
       ...[...document.querySelectorAll('mjx-mtext, mjx-mrow')].filter(red).map(e => 'unknown: ' + e.outerHTML.slice(0, 200)),
     ];
   },
@@ -29,7 +31,7 @@
 
   // Images that are neither hidden on purpose nor to be seen.
   images() {
-    const hidden = '.toggle-hidden, .toggle-details:not([open]), details:not([open]), .only-light, .only-dark';
+    const hidden = '.toggle-hidden, .toggle-details:not([open]), details:not([open]), .only-light, .only-dark, [hidden]';
     const due = [...document.querySelectorAll('article img')].filter(e => !e.closest(hidden) && e.loading !== 'lazy');
     return due.filter(e => !(e.complete && e.naturalWidth && e.getBoundingClientRect().width)).map(e => e.src);
   },
