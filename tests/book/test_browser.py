@@ -51,7 +51,7 @@ def test_page_reads_well_on_desk_and_phone_in_light_and_dark(tab, served, name):
     found = {"maths": ask(tab, "maths()")}
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme)
-        tab.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'", timeout=5000)
+        tab.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
         for size in (DESK, PHONE):
             tab.set_viewport_size(size)
             where = f"{scheme}, {size['width']} px"
