@@ -25,8 +25,11 @@
   overflow() {
     const limit = window.innerWidth, width = document.scrollingElement.scrollWidth;
     if (width <= limit) return [];
-    const wide = [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > limit + 1);
-    return [`page ${width} > ${limit}`, ...wide.slice(0, 5).map(e => e.tagName + '.' + e.className)];
+    // What stands in a box that scrolls or clips by itself does not widen the page.
+    const contained = e => e && e !== document.body && (getComputedStyle(e).overflowX !== 'visible' || contained(e.parentElement));
+    const wide = [...document.querySelectorAll('body *')]
+      .filter(e => e.getBoundingClientRect().right > limit + 0.5 && !contained(e));
+    return [`page ${width} > ${limit}`, ...wide.slice(0, 5).map(e => `${e.tagName}.${e.className}: ${e.textContent.slice(0, 60)}`)];
   },
 
   // Images that are neither hidden on purpose nor to be seen.
