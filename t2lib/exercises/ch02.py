@@ -195,7 +195,7 @@ def check_contributions(answer: Callable[[Array, Array, Array], Array]) -> None:
         for sentence, wrong in KNOWN_CONTRIBUTIONS.items():
             if matches(got, wrong(parts, gain, row)):
                 raise Mistake(sentence)
-        close(got, want, "the contributions", tolerance=1e-9)
+        close(got, want, "the contributions")
 
 
 register(
