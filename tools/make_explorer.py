@@ -140,10 +140,11 @@ def stored() -> dict[str, Any]:
 
 
 def stale() -> list[str]:
-    """What differs between the stored data and the shipped weights; rounding between machines does not count."""
+    """What differs between the stored data and the shipped weights, beyond the rounding of machines."""
     fresh, old = data(states()), stored()
-    found = [key for key in fresh if key not in ("rows", "columns") and fresh[key] != old.get(key)]
-    for key in ("rows", "columns"):
+    lines = ("rows", "columns")
+    found = [key for key in fresh if key not in lines and fresh[key] != old.get(key)]
+    for key in lines:
         same_shape = np.shape(fresh[key]) == np.shape(old.get(key, []))
         if not same_shape or not np.allclose(fresh[key], old[key], rtol=1e-7, atol=1e-7):
             found.append(key)
