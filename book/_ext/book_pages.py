@@ -116,8 +116,10 @@ class Provenance(GeneratedTable):
         rows = ["| what made the outputs | which |", "|:--|:--|"]
         rows += [f"| {name} | {value} |" for name, value in record["machine"].items()]
         rows += ["", "| notebook | seconds | date |", "|:--|--:|:--|"]
+        titles = {chapter.path.stem: chapter.title for chapter in read_chapters()}
         for name, run in record["notebooks"].items():
-            rows.append(f"| [{name}]({name}.ipynb) | {run['seconds']} | {run['date']} |")
+            link = f"[{titles[name]}]({name}.ipynb)" if name in titles else name
+            rows.append(f"| {link} | {run['seconds']} | {run['date']} |")
         return rows
 
 
@@ -152,6 +154,8 @@ def show_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, li
 
 def _block(block: str) -> list[str]:
     rows = block.split("\n")
+    if rows[0].lstrip().startswith(">>>"):
+        return [".. code-block:: pycon", "", *("   " + row.strip() for row in rows), ""]
     flush = not rows[0].startswith(" ")
     if flush and len(rows) > 1 and all(row.startswith("    ") for row in rows[1:]):
         columns = _columns(rows)
