@@ -18,10 +18,10 @@ __all__ = ["reached", "reading_weights", "receptive_field"]
 def reading_weights(q: Any, k: Any, *, window: int, axis: int, **options: Any) -> Any:
     """The weights a_ij of a windowed read instead of the reading.
 
-    With the rows of the identity as values, v_j = e_j, the reading of row i is the list of its weights. Shapes:
-    q and k (..., N, ..., D), the ordered axis in the place `axis` -> (..., N, ..., N); its last axis is the
-    position that is read; each row sums to 1. ``options`` go to `t2lib.ops.short_swa`, which names what is
-    wrong with them. Needs N numbers a row: for looking, not for long texts.
+    With the rows of the identity as values, v_j = e_j, the reading of row i is the list of its weights.
+    Shapes: q and k (..., N, ..., D), the ordered axis in the place `axis` -> (..., N, ..., N); its last axis
+    is the position that is read, and each row sums to 1. ``options`` go to `t2lib.ops.short_swa`, which names
+    what is wrong with them. Needs N numbers a row: for looking, not for long texts.
     """
     length = k.shape[axis]
     v: Any
@@ -54,9 +54,10 @@ def receptive_field(window: int, reads: int) -> int:
 def reached(length: int, window: int, reads: int, **options: Any) -> list[int]:
     """The positions on which the last row depends after ``reads`` reads, measured by its gradient.
 
-    The states are random (seed 0), every read takes q = k = v = the states before it, and a position is reached
-    if the gradient of the last row's sum with respect to it has an entry that is not zero. ``options`` go to
-    `t2lib.ops.short_swa`, such as window_type="chunk". Needs torch; cost: ``reads`` eager reads of width 8.
+    The states are random (seed 0), every read takes q = k = v = the states before it, and a position is
+    reached if the gradient of the last row's sum with respect to it has an entry that is not zero.
+    ``options`` go to `t2lib.ops.short_swa`, such as window_type="chunk". Needs torch; cost: ``reads`` eager
+    reads of width 8.
     """
     import torch
 
