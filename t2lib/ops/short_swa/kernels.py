@@ -40,26 +40,32 @@ LENGTHS = ["groups", "n_q", "n_k", "query_start", "window", "lookback", "reach"]
 
 
 class Config(NamedTuple):
-    """How a kernel is cut: rows a program owns, columns it takes a step, warps, pipeline stages."""
+    """How a call is cut: its form, rows a program owns, columns a tile takes a step, warps, stages."""
 
+    tile: bool
     rows: int
     columns: int
     warps: int
     stages: int
 
 
-def pick_config(kernel: str, capability: tuple[int, int], dtype: torch.dtype, width: int) -> Config:
-    """The configuration of `kernel` ("forward", "backward_q", "backward_kv"; "shift" is that form of all
-    three) for a head width padded to a power of two.
+def pick_config(capability: tuple[int, int], dtype: torch.dtype, width: int, few: bool) -> Config:
+    """The configuration for a head width padded to a power of two; `few` queries take the shift form.
 
-    Each compiles for its chip with no register spilled and within its shared memory; tests/kernels/build
-    checks it. Capability (0, 0) is the interpreter, where few large programs are fastest.
+    Each compiles for its chip within its shared memory and without spilling a register, for any layout; with
+    documents, padding, chunks and grouped heads all at once up to width 128 (tests/kernels/build). None is
+    tuned for speed. Capability (0, 0) is the interpreter, where few large programs are fastest.
     """
-    if kernel == "shift":
-        return Config(max(1, 1024 // width), 1, 4, 1)
     if capability == (0, 0):
-        return Config(64, 64, 4, 1)
-    return Config(32, 32, 4, 1)
+        return Config(False, 128, 1, 4, 1) if few else Config(True, 64, 64, 4, 1)
+    # Triton has matrix instructions for half precision from 8.0 on; elsewhere a dot is plain multiply-adds,
+    # which hold a whole row of both operands in registers: only narrow heads leave room for that.
+    matrix_unit = capability >= (8, 0) and dtype != torch.float32
+    if few or (width > 64 and not matrix_unit):
+        return Config(False, 1024 // width, 1, 4, 1)
+    if not matrix_unit or width > 128:
+        return Config(True, 16, 16, 8, 1)
+    return Config(True, 16 if width > 64 else 32, 32, 8, 1)
 
 
 @triton.jit
@@ -465,8 +471,7 @@ class _Call(NamedTuple):
     """What the launches of one call share."""
 
     groups: int
-    few: bool
-    capability: tuple[int, int]
+    config: Config
     arguments: dict[str, Any]
 
 
@@ -538,29 +543,23 @@ def _prepare(
         "VALUE_PADDED": max(16, triton.next_power_of_2(v.shape[-1])),
     }  # fmt: skip
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda and not INTERPRETED else (0, 0)
-    return _Call(groups, n_q < FEW or reach <= SHORT, capability, arguments)
-
-
-def _configure(kernel: Any, call: _Call, tensors: dict[str, Tensor]) -> tuple[Config, dict[str, Any]]:
-    """The configuration of one launch and the arguments of its kernel, by name."""
-    padded = max(call.arguments["PADDED"], call.arguments["VALUE_PADDED"])
-    config = pick_config(
-        "shift" if call.few else kernel.__name__, call.capability, tensors["q"].dtype, padded
-    )
-    form = {"TILE": not call.few, "ROWS": config.rows, "COLUMNS": config.columns}
-    arguments = call.arguments | tensors | form
-    return config, {name: arguments[name] for name in kernel.arg_names}
+    padded = max(arguments["PADDED"], arguments["VALUE_PADDED"])
+    config = pick_config(capability, q.dtype, padded, few=n_q < FEW or reach <= SHORT)
+    arguments |= {"TILE": config.tile, "ROWS": config.rows, "COLUMNS": config.columns}
+    return _Call(groups, config, arguments)
 
 
 def _launch(kernel: Any, call: _Call, groups: int, count: int, tensors: dict[str, Tensor]) -> None:
-    """Run one kernel over `count` rows of each of `groups` groups, in the form the call takes."""
-    config, arguments = _configure(kernel, call, tensors)
-    rows = config.rows
-    programs = triton.cdiv(groups * count, rows) if call.few else groups * triton.cdiv(count, rows)
+    """Run one kernel over `count` rows of each of `groups` groups."""
+    tile, rows, _, warps, stages = call.config
+    programs = groups * triton.cdiv(count, rows) if tile else triton.cdiv(groups * count, rows)
+    arguments = call.arguments | tensors
     device = tensors["q"].device
     try:
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            kernel[(programs,)](**arguments, num_warps=config.warps, num_stages=config.stages)
+            kernel[(programs,)](
+                **{name: arguments[name] for name in kernel.arg_names}, num_warps=warps, num_stages=stages
+            )
     except OutOfResources as error:
         raise RungUnavailable(
             f"rung='kernels' of short_swa needs {error.required} of {error.name} for these widths, "

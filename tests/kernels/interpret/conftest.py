@@ -1,0 +1,50 @@
+"""Run the kernels in Triton's interpreter, in a process of its own: `pytest tests/kernels/interpret`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+    raise RuntimeError(
+        "triton was imported before TRITON_INTERPRET=1; run pytest on tests/kernels/interpret alone."
+    )
+os.environ["TRITON_INTERPRET"] = "1"
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.runtime import interpreter
+
+_patch_lang = interpreter._patch_lang
+_patched: set[int] = set()
+
+
+def _patch_once(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Call a device function without patching the language anew, which is half of the interpreter's time.
+
+    The launch has patched `tl`; the module that Triton's own library uses stays patched once it is.
+    """
+    namespace = self.fn.__globals__
+    if namespace.get("tl") is not triton.language and id(namespace) not in _patched:
+        _patch_lang(self.fn)
+        _patched.add(id(namespace))
+    return self.rewrite()(*arguments, **keywords)
+
+
+interpreter.InterpretedFunction.__call__ = _patch_once
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN, so a place that a kernel forgets to write shows."""
+    empty = torch.empty
+
+    def poisoned(*arguments: Any, **keywords: Any) -> torch.Tensor:
+        x = empty(*arguments, **keywords)
+        return x.fill_(float("nan")) if x.is_floating_point() and not x.is_meta else x
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    monkeypatch.setattr(torch, "empty_like", lambda x: poisoned(x.shape, dtype=x.dtype, device=x.device))
