@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     # Before NumPy and torch load: afterwards it would be too late for their thread pools.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(options.threads)
+    # The profiler that counts memory would otherwise announce itself at every start.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     result = _short_swa(options)
     _print(result)
     if options.json:

@@ -56,19 +56,19 @@ def _timing(pairs: list[tuple[float, float]]) -> Timing:
 
 def peak_bytes(function: Function) -> int:
     """The most memory that arrays and tensors made during the call held at one time, inputs not counted."""
-    torch = sys.modules.get("torch")
     tracemalloc.start()
     try:
-        if torch is None:
-            function()
-            tensors = 0
-        else:
-            with torch.profiler.profile(profile_memory=True) as profile:
-                function()
-            tensors = _peak_of_tensors(profile)
-        return max(tensors, tracemalloc.get_traced_memory()[1])
+        function()
+        arrays = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return arrays
+    # In a run of its own: the profiler makes Python objects, which tracemalloc would count.
+    with torch.profiler.profile(profile_memory=True) as profile:
+        function()
+    return max(arrays, _peak_of_tensors(profile))
 
 
 def _peak_of_tensors(profile: Any) -> int:

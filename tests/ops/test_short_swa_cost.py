@@ -36,7 +36,7 @@ def test_what_a_mask_says_of_itself_by_counting():
 def test_flops():
     # One head, 5 queries, window 2: 9 pairs, each a product and a sum over D = 3 and D_v = 4.
     assert cost.forward_flops(5, 2, 3, value_width=4) == 2 * 9 * 7
-    # ShortSWA in a model with T = 1024, d = 768, w = 128 and 12 layers: 4.43 MFLOP a token between q, k and v.
+    # ShortSWA in a model with T = 1024, d = 768, w = 128 and 12 layers: 4.43 MFLOP a token.
     a_token = 12 * cost.forward_flops(1024, 128, 64, sequences=12) / 1024
     assert round(a_token / 1e6, 2) == 4.43
 

@@ -130,13 +130,18 @@ def test_finite_scores_beyond_float32_do_not_reach_their_neighbours():
 @pytest.mark.parametrize("rung", FAST)
 @pytest.mark.parametrize(("window", "axis"), [(64, 1), (300, 1), (4, 1)])
 def test_memory_is_linear_in_the_length(rung, window, axis):
-    """Peaks at T, 2T and 4T grow by the same for the same length, and 4T holds no T × T array."""
     peaks = []
     for tokens in (1024, 2048, 4096):
         x = np.random.default_rng(0).standard_normal((1, tokens, 2, 32), dtype=np.float32)
         data = [x] * 3 if rung == "arrays" else [torch.from_numpy(x)] * 3
         peaks.append(peak_bytes(lambda data=data: short_swa(*data, window=window, axis=axis, rung=rung)))
-    assert peaks[2] - peaks[1] <= 2.2 * max(peaks[1] - peaks[0], 100_000)
+    doubles(peaks)
+
+
+def doubles(peaks):
+    """Twice the length takes twice the memory, not four times; and no T × T array of single bytes has room."""
+    assert peaks[1] <= 2.1 * peaks[0]
+    assert peaks[2] <= 2.1 * peaks[1]
     assert peaks[2] < 4096 * 4096
 
 
@@ -145,8 +150,7 @@ def test_memory_of_the_backward_pass_is_linear_too():
     for tokens in (1024, 2048, 4096):
         q, k, v = (torch.randn(1, tokens, 2, 32, requires_grad=True) for _ in range(3))
         peaks.append(peak_bytes(lambda x=(q, k, v): short_swa(*x, window=16, axis=1).sum().backward()))
-    assert peaks[2] - peaks[1] <= 2.2 * (peaks[1] - peaks[0])
-    assert peaks[2] < 4096 * 4096
+    doubles(peaks)
 
 
 def test_the_meter_sees_a_square_array():

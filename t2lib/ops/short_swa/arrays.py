@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 # Queries a block, and about how many scores exist at a time; measured, on a core with 512 KB of its own
 # cache.
-BLOCK = 64
+BLOCK = 48
 SCORES = 1 << 17
 
 
@@ -42,57 +42,80 @@ def short_swa(
         documents, valid = (None if x is None else _split(x, heads, groups) for x in (documents, valid))
         k, v = np.expand_dims(k, heads + 1), np.expand_dims(v, heads + 1)
 
-    read = _read if _all_finite(q, k, v, scale) else _read_carefully
     block = BLOCK if mask.reach > BLOCK // 2 else BLOCK // 2
-    for begin in range(mask.query_start, k.shape[-2], block):
-        first, end = mask.first_seen(begin), min(begin + block, k.shape[-2])
-        rows = slice(begin - mask.query_start, end - mask.query_start)
-        inside = mask.sees(np.arange(begin, end)[:, None], np.arange(first, end))
-        for part, shared in _parts(q.shape[:-2], k.shape[:-2], inside.size):
-            visible = inside
-            if documents is not None:
-                mine, theirs = documents[part][..., begin:end, None], documents[part][..., None, first:end]
-                visible = visible & (mine == theirs)
-            if valid is not None:
-                visible = visible & valid[part][..., begin:end, None] & valid[part][..., None, first:end]
-            keys, values = k[shared][..., first:end, :], v[shared][..., first:end, :]
-            z[part][..., rows, :] = read(q[part][..., rows, :], keys, values, visible, scale)
+    for part, shared in _parts(q.shape[:-2], k.shape[:-2], block * min(block + mask.reach, k.shape[-2])):
+        labels = tuple(None if x is None else x[part] for x in (documents, valid))
+        _read_blocks(q[part], k[shared], v[shared], z[part], mask, labels, scale, block)
     return out
 
 
-def _read(q: Array, k: Array, v: Array, visible: Array, scale: float) -> Array:
+def _read_blocks(
+    q: Array, k: Array, v: Array, z: Array, mask: Mask, labels: tuple[Any, ...], scale: float, block: int
+) -> None:
+    """Some of the independent sequences, (..., n, D), one block of queries after another, written into z."""
+    documents, valid = labels
+    read = _read if _all_finite(q, k, v, scale) else _read_carefully
+    pattern = None
+    for begin in range(mask.query_start, k.shape[-2], block):
+        first, end = mask.first_seen(begin), min(begin + block, k.shape[-2])
+        rows = slice(begin - mask.query_start, end - mask.query_start)
+        # A strict window looks the same from one block and the next.
+        if mask.window_type == "chunk" or pattern != (begin - first, end - begin):
+            pattern = (begin - first, end - begin)
+            by_position = _hide(mask.sees(np.arange(begin, end)[:, None], np.arange(first, end)))
+        hide = by_position
+        if documents is not None:
+            hide = hide + _hide(documents[..., begin:end, None] == documents[..., None, first:end])
+        if valid is not None:
+            hide = hide + _hide(valid[..., begin:end, None] & valid[..., None, first:end])
+        keys, values = k[..., first:end, :], v[..., first:end, :]
+        z[..., rows, :] = read(q[..., rows, :], keys, values, hide, scale, empty_rows=valid is not None)
+
+
+def _hide(visible: Array) -> Array:
+    """0 where visible and -inf where not: what is added to a score to take it out of the softmax."""
+    return np.where(visible, np.float32(0), np.float32(-np.inf))
+
+
+def _read(q: Array, k: Array, v: Array, hide: Array, scale: float, *, empty_rows: bool) -> Array:
     """One block of queries reads its keys: two matrix products with a softmax between them."""
     q, k, v = _widened(q), _widened(k), _widened(v)
-    weights, total = _softmax((q * q.dtype.type(scale)) @ k.swapaxes(-1, -2), visible)
+    weights, total = _softmax((q * q.dtype.type(scale)) @ k.swapaxes(-1, -2), hide, empty_rows)
     z: Array = weights @ v
     # Dividing the D_v sums is less work than dividing all the weights.
     z /= total
     return z
 
 
-def _read_carefully(q: Array, k: Array, v: Array, visible: Array, scale: float) -> Array:
+def _read_carefully(q: Array, k: Array, v: Array, hide: Array, scale: float, *, empty_rows: bool) -> Array:
     """The same for inputs with NaN or infinity in them.
 
     0 · NaN is NaN, so in a matrix product a bad value reaches rows that do not see it. Here what a row does
     not see is replaced by 0 before it is multiplied, at the price of a (queries, keys, width) array.
     """
     q, k, v = _widened(q), _widened(k), _widened(v)
+    visible = hide == 0
     with np.errstate(invalid="ignore", over="ignore"):
         scores = np.where(visible, (q * q.dtype.type(scale)) @ k.swapaxes(-1, -2), 0)
-        weights, total = _softmax(scores, visible)
+        weights, total = _softmax(scores, hide, empty_rows)
         z: Array = (weights[..., None] * np.where(visible[..., None], v[..., None, :, :], 0)).sum(-2)
         return z / total
 
 
-def _softmax(scores: Array, visible: Array) -> tuple[Array, Array]:
-    """exp(score - largest) of the visible entries and its sum over them, written into `scores`."""
-    scores += np.where(visible, scores.dtype.type(0), scores.dtype.type(-np.inf))
+def _softmax(scores: Array, hide: Array, empty_rows: bool) -> tuple[Array, Array]:
+    """exp(score - largest) of the visible entries, written into `scores`, and its sum over them."""
+    scores += hide
     largest = scores.max(-1, keepdims=True)
-    # A row that sees nothing: -inf - (-inf) would be NaN; with 0 in its place all weights are exp(-inf) = 0.
-    nothing = ~visible.any(-1, keepdims=True)
-    scores -= np.where(nothing, 0, largest)
+    if empty_rows:
+        # -inf - (-inf) would be NaN; with 0 in its place all weights of such a row are exp(-inf) = 0.
+        nothing = hide.max(-1, keepdims=True) < 0
+        np.copyto(largest, 0, where=nothing)
+    scores -= largest
     weights = np.exp(scores, out=scores)
-    return weights, np.where(nothing, 1, weights.sum(-1, keepdims=True))
+    total = weights.sum(-1, keepdims=True)
+    if empty_rows:
+        np.copyto(total, 1, where=nothing)
+    return weights, total
 
 
 def _widened(x: Array) -> Array:
@@ -102,7 +125,7 @@ def _widened(x: Array) -> Array:
 def _all_finite(q: Array, k: Array, v: Array, scale: float) -> bool:
     """Whether no input and, by |q·k| <= |q||k|, no score is NaN or infinite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        norms = [float(np.sqrt(np.square(_widened(x)).sum())) for x in (q, k, v)]
+        norms = [float(np.linalg.norm(_widened(x))) for x in (q, k, v)]
     # The largest float32 is 3.4e38; float64 has room to spare.
     return norms[0] * norms[1] * max(1.0, abs(scale)) < 1e38 and norms[2] < 1e38
 
