@@ -49,23 +49,29 @@ class Config(NamedTuple):
     stages: int
 
 
-def pick_config(capability: tuple[int, int], dtype: torch.dtype, width: int, few: bool) -> Config:
-    """The configuration for a head width padded to a power of two; `few` queries take the shift form.
+def pick_config(
+    capability: tuple[int, int], dtype: torch.dtype, width: int, *, few: bool, aligned: bool
+) -> Config:
+    """The configuration for a head width padded to a power of two.
 
-    Each compiles for its chip within its shared memory and without spilling a register, for any layout; with
-    documents, padding, chunks and grouped heads all at once up to width 128 (tests/kernels/build). None is
-    tuned for speed. Capability (0, 0) is the interpreter, where few large programs are fastest.
+    `few` queries take the shift form; `aligned` says that vectors can be loaded from the start of each row. Each
+    entry compiles for its chip within its shared memory and without spilling a register; smaller tiles for
+    unaligned rows are the price (tests/kernels/build). None is tuned for speed. Capability (0, 0) is the
+    interpreter, where few large programs are fastest.
     """
     if capability == (0, 0):
         return Config(False, 128, 1, 4, 1) if few else Config(True, 64, 64, 4, 1)
     # Triton has matrix instructions for half precision from 8.0 on; elsewhere a dot is plain multiply-adds,
     # which hold a whole row of both operands in registers: only narrow heads leave room for that.
     matrix_unit = capability >= (8, 0) and dtype != torch.float32
-    if few or (width > 64 and not matrix_unit):
-        return Config(False, 1024 // width, 1, 4, 1)
-    if not matrix_unit or width > 128:
-        return Config(True, 16, 16, 8, 1)
-    return Config(True, 16 if width > 64 else 32, 32, 8, 1)
+    widest_tile = 64 if not matrix_unit else WIDEST if aligned else 128
+    if few or width > widest_tile:
+        return Config(False, 1024 // width, 1, 8, 1)
+    if not matrix_unit:
+        return Config(True, 16, 32 if aligned and dtype == torch.float32 else 16, 8, 1)
+    if width > 128 or not aligned:
+        return Config(True, 16, 32, 8, 1)
+    return Config(True, 32, 32, 4 if width <= 64 else 8, 1)
 
 
 @triton.jit
@@ -87,7 +93,10 @@ def _addresses(view, position, inside, WIDTH: tl.constexpr, PADDED: tl.constexpr
     column = tl.arange(0, PADDED)
     row = view[1] + position.to(tl.int64) * view[2][0]
     where = view[0] + row[:, None] + column.to(tl.int64)[None, :] * view[2][1]
-    return where, inside[:, None] & (column < WIDTH)[None, :]
+    wanted = inside[:, None]
+    if WIDTH < PADDED:
+        wanted = wanted & (column < WIDTH)[None, :]
+    return where, wanted
 
 
 @triton.jit
@@ -497,6 +506,12 @@ def _levels(
     return levels or [(1, 1, [0] * len(tensors))]
 
 
+def _aligned(x: Tensor, axis: int) -> bool:
+    """Whether every row of x starts at a multiple of 16 numbers and lies in one piece."""
+    steps = [x.stride(place) for place in range(x.ndim - 1) if x.shape[place] > 1 or place == axis]
+    return x.data_ptr() % 16 == 0 and x.stride(-1) == 1 and all(step % 16 == 0 for step in steps)
+
+
 def _prepare(
     tensors: dict[str, Tensor], documents: Tensor | None, valid: Tensor | None,
     axis: int, head_axis: int | None, window: int, chunk: bool, lookback: int, query_start: int, scale: float,
@@ -544,7 +559,8 @@ def _prepare(
     }  # fmt: skip
     capability = torch.cuda.get_device_capability(q.device) if q.is_cuda and not INTERPRETED else (0, 0)
     padded = max(arguments["PADDED"], arguments["VALUE_PADDED"])
-    config = pick_config(capability, q.dtype, padded, few=n_q < FEW or reach <= SHORT)
+    few, aligned = n_q < FEW or reach <= SHORT, all(_aligned(x, axis) for x in tensors.values())
+    config = pick_config(capability, q.dtype, padded, few=few, aligned=aligned)
     arguments |= {"TILE": config.tile, "ROWS": config.rows, "COLUMNS": config.columns}
     return _Call(groups, config, arguments)
 

@@ -34,7 +34,7 @@ FORMS = {
 @pytest.fixture
 def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], None]:
     def force(config: Config) -> None:
-        monkeypatch.setattr(kernels, "pick_config", lambda *a, **k: config)
+        monkeypatch.setattr(kernels, "pick_config", lambda *arguments, **keywords: config)
 
     return force
 
@@ -89,7 +89,7 @@ CALLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "valid": torch.arange(50).view(1, 25, 2) % 11 != 0,
         },
     ),
-    "nothing valid": ({}, {"valid": torch.zeros(1, 37, 1, dtype=torch.bool)}),
+    "nothing valid": ({}, {"valid": torch.zeros(1, 25, 1, dtype=torch.bool)}),
     "grouped heads": ({"share": (2, 2)}, {"head_axis": 2}),
     "grouped heads, documents": (
         {"share": (2, 2)},
