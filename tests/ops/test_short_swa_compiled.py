@@ -24,12 +24,32 @@ def agrees_with_eager(shape, key_shape=None, **arguments):
         assert torch.allclose(one, other, rtol=0, atol=1e-11)
 
 
+TOKENS = 4096
+
+
+def test_strict_windows_and_their_gradients_in_linear_memory():
+    agrees_with_eager((2, TOKENS, 3, 4), window=5, axis=1)
+    inputs = [draw(2, TOKENS, 3, 4, seed=seed) for seed in (1, 2, 3)]
+    peak = peak_bytes(lambda: short_swa(*inputs, window=5, axis=1, rung="compiled").sum().backward())
+    # Neither a T × T array, even of single bytes, nor a copy of every window in either pass.
+    assert peak < TOKENS * TOKENS
+    assert peak < 20 * inputs[0].nbytes
+
+
 @pytest.mark.equation("eq-duality")
-def test_both_axes_lengths_and_windows_share_their_compilations():
-    agrees_with_eager((2, 37, 3, 4), window=5, axis=1)
+def test_one_compilation_serves_all_lengths_and_any_axis():
+    def forward(*shape, axis):
+        inputs = [draw(*shape, seed=seed).detach() for seed in (1, 2, 3)]
+        z, want = (short_swa(*inputs, window=5, axis=axis, rung=rung) for rung in ("compiled", "eager"))
+        assert torch.allclose(z, want, rtol=0, atol=1e-12)
+
+    forward(2, TOKENS, 3, 4, axis=1)
+    forward(2, 71, 3, 4, axis=1)
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    agrees_with_eager((2, 71, 3, 4), window=9, axis=1)
-    agrees_with_eager((2, 23, 5, 6), window=4, axis=1)
+    for length in (6, 37, 90, 1000):
+        forward(2, length, 3, 4, axis=1)
+    # Layers between two axes of tokens: to the code it is nothing else.
+    forward(2, 9, 3, 4, axis=1)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
 
 
@@ -49,22 +69,6 @@ def test_labels_chunks_shared_heads_and_a_late_start():
     )
 
 
-def test_memory_is_linear_in_the_length():
-    """After the compilations above: no array as large as T × T, nor one with a copy of every window."""
-    peaks = []
-    for tokens in (1024, 2048, 4096):
-        inputs = [draw(2, tokens, 3, 4, seed=seed) for seed in (1, 2, 3)]
-
-        def step(inputs=inputs):
-            short_swa(*inputs, window=64, axis=1, rung="compiled").sum().backward()
-
-        step()
-        peaks.append(peak_bytes(step))
-    assert peaks[1] <= 2.1 * peaks[0]
-    assert peaks[2] <= 2.1 * peaks[1]
-    assert peaks[2] < 30 * inputs[0].nbytes
-
-
 def test_a_failing_compiler_is_no_silent_fallback(monkeypatch):
     def broken(*arguments):
         raise torch._dynamo.exc.TorchDynamoException("no compiler\nand a long trace")
@@ -80,8 +84,8 @@ def test_a_failing_compiler_is_no_silent_fallback(monkeypatch):
 
 
 def test_second_order_is_refused():
-    inputs = [draw(2, 37, 3, 4, seed=seed) for seed in (1, 2, 3)]
+    inputs = [draw(2, TOKENS, 3, 4, seed=seed) for seed in (1, 2, 3)]
     z = short_swa(*inputs, window=5, axis=1, rung="compiled")
-    (gradient,) = torch.autograd.grad(z.square().sum(), inputs[:1], create_graph=True)
+    (gradient,) = torch.autograd.grad(z, inputs[:1], draw(*z.shape), create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

@@ -139,7 +139,7 @@ def test_memory_is_linear_in_the_length(rung, window, axis):
 
 
 def doubles(peaks):
-    """Twice the length takes twice the memory, not four times; and no T × T array of single bytes has room."""
+    """Twice the length takes twice the memory, not four times; no T × T array of bytes has room."""
     assert peaks[1] <= 2.1 * peaks[0]
     assert peaks[2] <= 2.1 * peaks[1]
     assert peaks[2] < 4096 * 4096

@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 from t2lib.ops._registry import RungUnavailable
 from t2lib.ops.short_swa import Mask, sees
 
-# Sizes are symbolic, so one compilation serves all lengths and windows. What remains are dtypes, sizes that
-# are 1, labels or none, and layouts.
+# A second length, batch or width makes the compiler take that size as a symbol, for all others too. What adds
+# up are windows, dtypes, sizes of 1, labels or none, and layouts.
 VARIANTS = 64
 
 
@@ -192,7 +192,7 @@ def _keys_backward(
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # fullgraph: beyond the limit of variants this raises instead of falling back to eager in silence.
-    return torch.compile(function, dynamic=True, fullgraph=True)
+    return torch.compile(function, fullgraph=True)
 
 
 def _run(function: Callable[..., Any], *arguments: Any) -> Any:
