@@ -54,9 +54,9 @@ def pick_config(
 ) -> Config:
     """The configuration for a head width padded to a power of two.
 
-    `few` queries take the shift form; `aligned` says that vectors can be loaded from the start of each row. Each
-    entry compiles for its chip within its shared memory and without spilling a register; smaller tiles for
-    unaligned rows are the price (tests/kernels/build). None is tuned for speed. Capability (0, 0) is the
+    `few` queries take the shift form; `aligned` says that vectors can be loaded from the start of each row.
+    Each entry compiles (Triton 3.7) within its chip's shared memory and spills no register; smaller tiles
+    for unaligned rows are the price (tests/kernels/build). None is tuned for speed. Capability (0, 0) is the
     interpreter, where few large programs are fastest.
     """
     if capability == (0, 0):
