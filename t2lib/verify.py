@@ -10,6 +10,7 @@ import argparse
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -62,7 +63,10 @@ def section(name: str) -> Callable[[Section], Section]:
 def cell(operator: str, check: str, rung: str, tolerance: float, measure: Callable[[], float]) -> Cell:
     """Run one check. What raises is red, unless it is the rung that says it cannot run."""
     try:
-        return Cell(operator, check, rung, float(measure()), tolerance)
+        # Some checks feed NaN and infinity on purpose; what comes of it is compared, not announced.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return Cell(operator, check, rung, float(measure()), tolerance)
     except RungUnavailable as unavailable:
         return Cell(operator, check, rung, None, reason=str(unavailable))
     except Exception as raised:
@@ -103,10 +107,12 @@ def _checks(rung: str) -> dict[str, Callable[[], float] | str]:
     elif rung == "eager":
         checks["gradients: finite differences"] = _gradcheck
     else:
-        checks["gradients: finite differences"] = "compared with the gradients of eager instead"
+        checks["gradients: finite differences"] = (
+            "first order only: its gradients are checked on the golden vectors"
+        )
     for name, layout in _LAYOUTS.items():
         checks[f"layout: {name}"] = partial(_layout, rung, layout)
-        if few and name != "transposed":
+        if few:
             checks[f"layout: {name}"] = "left out: it would compile for seconds"
     return checks
 

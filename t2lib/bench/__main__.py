@@ -68,10 +68,11 @@ def _short_swa(options: argparse.Namespace) -> dict[str, Any]:
     rungs = list(twice)
     best = min(rungs, key=time_of.__getitem__)
     bars = [*bench.BARS, ("FlexAttention, compiled", best, 1.0)]
-    command = f"python -m t2lib.bench short_swa --tokens {shape.tokens} --rounds {options.rounds}"
+    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
     return {
         "operator": "short_swa",
-        "command": command + f" --threads {options.threads}",
+        "command": f"python -m t2lib.bench short_swa {sizes} --rounds {options.rounds}"
+        f" --threads {options.threads}",
         "machine": machine(options.device),
         "shape": asdict(shape),
         "threads": options.threads,

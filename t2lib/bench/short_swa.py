@@ -47,7 +47,8 @@ def rungs(shape: Shape, names: list[str]) -> dict[str, Callable[[], Any]]:
 def peers(shape: Shape, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     """What one would write or call instead. All see the same window and return (B, T, H, D)."""
     cases: dict[str, Callable[[], Any]] = {
-        "NumPy loop over positions": partial(_numpy_loop, _inputs(shape), shape.window)
+        "NumPy loop over positions": partial(_loop_over_positions, _inputs(shape), shape.window),
+        "the same, all heads at once": partial(_loop_with_all_heads, _inputs(shape), shape.window),
     }
     if not _registry.installed("torch"):
         return cases
@@ -85,8 +86,21 @@ def peers(shape: Shape, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     return cases | {name: _synchronised(f, shape.device) for name, f in torch_peers.items()}
 
 
-def _numpy_loop(qkv: list[Any], window: int) -> Any:
-    """One position after another, all heads of it at once: what one writes first."""
+def _loop_over_positions(qkv: list[Any], window: int) -> Any:
+    """One query of one head after another, with products of NumPy inside: what one writes first."""
+    q, k, v = (np.moveaxis(x, 1, 2) for x in qkv)
+    z = np.empty_like(qkv[0])
+    scale = np.float32(q.shape[-1] ** -0.5)
+    for b, h, t in np.ndindex(q.shape[:3]):
+        seen = slice(max(0, t - window + 1), t + 1)
+        scores = k[b, h, seen] @ q[b, h, t] * scale
+        weights = np.exp(scores - scores.max())
+        z[b, t, h] = weights @ v[b, h, seen] / weights.sum()
+    return z
+
+
+def _loop_with_all_heads(qkv: list[Any], window: int) -> Any:
+    """One position after another, all its heads at once: the same loop, written with more care."""
     q, k, v = qkv
     z = np.empty_like(q)
     scale = np.float32(q.shape[-1] ** -0.5)

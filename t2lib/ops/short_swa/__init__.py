@@ -112,8 +112,7 @@ def short_swa(
                      query_start ... n_k - 1, as in a streaming read or the read of one layer (n_q = 1)
 
     A row that sees nothing returns zeros. A NaN in a query reaches its own row, a NaN in a key or a value
-    exactly the rows that see it. (Under an outer torch.compile, and for values on "kernels", it may reach
-    their neighbours.)
+    exactly the rows that see it. (Under an outer torch.compile it may reach their neighbours on "eager".)
 
     Dtypes  float64, float32, float16, bfloat16, one for q, k and v. The result has the kind, dtype and
             device of q. Scores, softmax and sums are float64 for float64 and float32 for all others.

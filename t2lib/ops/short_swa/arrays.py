@@ -112,7 +112,8 @@ def _softmax(scores: Array, hide: Array, empty_rows: bool) -> tuple[Array, Array
         np.copyto(largest, 0, where=nothing)
     scores -= largest
     weights = np.exp(scores, out=scores)
-    total = weights.sum(-1, keepdims=True)
+    # A product with ones is the fastest sum along a short axis.
+    total = weights @ np.ones((weights.shape[-1], 1), weights.dtype)
     if empty_rows:
         np.copyto(total, 1, where=nothing)
     return weights, total
