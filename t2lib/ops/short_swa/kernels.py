@@ -124,30 +124,33 @@ def _sees(query, key, rule, CHUNK: tl.constexpr):
 
     A rule is (n_k, window, lookback, reach, documents, valid), the last two views whose pointer may be None.
     """
-    seen = (key >= 0) & (key <= query) & (query < rule[0])
+    n_k, window, lookback, _reach, documents, valid = rule
+    seen = (key >= 0) & (key <= query) & (query < n_k)
     if CHUNK:
-        seen &= query // rule[1] - key // rule[1] <= rule[2]
+        seen &= query // window - key // window <= lookback
     else:
-        seen &= query - key < rule[1]
-    if rule[4][0] is not None:
-        seen &= _label(rule[4], query, rule[0]) == _label(rule[4], key, rule[0])
-    if rule[5][0] is not None:
-        seen &= (_label(rule[5], query, rule[0]) != 0) & (_label(rule[5], key, rule[0]) != 0)
+        seen &= query - key < window
+    if documents[0] is not None:
+        seen &= _label(documents, query, n_k) == _label(documents, key, n_k)
+    if valid[0] is not None:
+        seen &= (_label(valid, query, n_k) != 0) & (_label(valid, key, n_k) != 0)
     return seen
 
 
 @triton.jit
 def _first_seen(query, rule, CHUNK: tl.constexpr):
     """The first key that the query at this position can see; trims the loops over keys."""
-    first = (query // rule[1] - rule[2]) * rule[1] if CHUNK else query - rule[1] + 1
+    _n_k, window, lookback, _reach, _documents, _valid = rule
+    first = (query // window - lookback) * window if CHUNK else query - window + 1
     return tl.maximum(first, 0)
 
 
 @triton.jit
 def _last_seeing(key, rule, CHUNK: tl.constexpr):
     """The last query that can see the key at this position; trims the loops over queries."""
-    last = (key // rule[1] + rule[2] + 1) * rule[1] - 1 if CHUNK else key + rule[1] - 1
-    return tl.minimum(last, rule[0] - 1)
+    n_k, window, lookback, _reach, _documents, _valid = rule
+    last = (key // window + lookback + 1) * window - 1 if CHUNK else key + window - 1
+    return tl.minimum(last, n_k - 1)
 
 
 @triton.jit
