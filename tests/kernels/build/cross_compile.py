@@ -35,7 +35,9 @@ class Build(NamedTuple):
     seconds: float
 
 
-def build(kernel: Any, arch: int, arguments: dict[str, Any], *, aligned: bool, warps: int, stages: int) -> Build:
+def build(
+    kernel: Any, arch: int, arguments: dict[str, Any], *, aligned: bool, warps: int, stages: int
+) -> Build:
     """Compile `kernel` for sm_<arch> as a launch with these arguments would; tensors may be on the meta device."""
     signature, constants, attributes = specialise(kernel, arguments, aligned=aligned)
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
@@ -65,12 +67,20 @@ def specialise(kernel: Any, arguments: dict[str, Any], *, aligned: bool) -> tupl
     for place, (name, value) in enumerate(arguments.items()):
         parameter = kernel.params[place]
         plain = parameter.do_not_specialize
-        signature[name] = _specialise(value, (place,), parameter.is_constexpr, plain, constants, attributes, aligned)
+        signature[name] = _specialise(
+            value, (place,), parameter.is_constexpr, plain, constants, attributes, aligned
+        )
     return signature, constants, attributes
 
 
 def _specialise(
-    value: Any, place: tuple[int, ...], constant: bool, plain: bool, constants: Any, attributes: Any, aligned: bool
+    value: Any,
+    place: tuple[int, ...],
+    constant: bool,
+    plain: bool,
+    constants: Any,
+    attributes: Any,
+    aligned: bool,
 ) -> Any:
     """One argument: its type is the result, a constant or a divisibility is added to its table."""
     if isinstance(value, tuple):
@@ -93,7 +103,9 @@ def _specialise(
 
 
 def _run(tool: str, *arguments: str) -> str:
-    return subprocess.run([os.path.join(TOOLS, tool), *arguments], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [os.path.join(TOOLS, tool), *arguments], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def _cpu_seconds() -> float:

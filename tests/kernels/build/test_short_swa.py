@@ -99,7 +99,9 @@ def test_the_builds_are_those_a_launch_would_make(kernel: Any) -> None:
             kernel.signature, kernel.params, CUDABackend(GPUTarget("cuda", 80, 32))
         )
         bound, launched, _ = bind(**arguments, num_warps=config.warps, num_stages=config.stages)
-        assert [types for types, _ in launched] == list(specialise(kernel, arguments, aligned=True)[0].values())
+        assert [types for types, _ in launched] == list(
+            specialise(kernel, arguments, aligned=True)[0].values()
+        )
         assert list(bound) == list(arguments)
 
 
@@ -110,7 +112,5 @@ def test_no_length_makes_a_variant(kernel: Any) -> None:
     # What is left of the shapes: the sizes of inner axes that cannot be merged, 1 for the outermost.
     for length in (300, 301):
         q = torch.empty(2, length, 4, 64, device="meta")
-        call = kernels._prepare(
-            {"q": q, "k": q, "v": q, "out": q}, None, None, 1, None, 64, False, 0, 0, 1.0
-        )
+        call = kernels._prepare({"q": q, "k": q, "v": q, "out": q}, None, None, 1, None, 64, False, 0, 0, 1.0)
         assert call.arguments["sizes"] == (1, 4)
