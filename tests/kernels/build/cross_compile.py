@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 TOOLS = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin")
-# Shared memory a block may use: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+# Shared memory a block may use: CUDA C++ Programming Guide, "Technical Specifications".
 SHARED_LIMIT = {75: 64 << 10, 80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
 POINTERS = {
     torch.float16: "*fp16",
@@ -26,7 +26,7 @@ POINTERS = {
 
 
 class Build(NamedTuple):
-    """Registers a thread, bytes of registers spilled to the stack, shared memory, machine code, CPU seconds."""
+    """Registers a thread, bytes spilled to the stack, shared memory, machine code, CPU seconds."""
 
     registers: int
     spilled: int
@@ -38,7 +38,7 @@ class Build(NamedTuple):
 def build(
     kernel: Any, arch: int, arguments: dict[str, Any], *, aligned: bool, warps: int, stages: int
 ) -> Build:
-    """Compile `kernel` for sm_<arch> as a launch with these arguments would; tensors may be on the meta device."""
+    """Compile `kernel` for sm_<arch> as a launch with these arguments would; meta tensors will do."""
     signature, constants, attributes = specialise(kernel, arguments, aligned=aligned)
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     begin = _cpu_seconds()
@@ -60,7 +60,7 @@ def build(
 
 
 def specialise(kernel: Any, arguments: dict[str, Any], *, aligned: bool) -> tuple[dict[str, Any], Any, Any]:
-    """The types of the arguments, and what Triton's launcher would compile into the code: constants, divisibility."""
+    """The types of the arguments, and what Triton's launcher compiles in: constants, divisibility."""
     signature: dict[str, Any] = {}
     constants: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
