@@ -1,8 +1,10 @@
 # The two commands that matter: `make book` builds the book, `make test` checks every claim in it.
-# Paths are relative throughout, so that a checkout in a folder with spaces works.
+# Paths are relative throughout, so that a checkout in a folder with spaces works. There the virtual
+# environment lies in the user's cache: the compiler behind torch.compile splits its paths at spaces.
 
 PYTHON ?= python3
-VENV := .venv
+VENV := $(shell case "$$PWD" in (*' '*) \
+  echo "$${XDG_CACHE_HOME:-$$HOME/.cache}/t2book/$$(printf %s "$$PWD" | cksum | tr ' ' -)" ;; (*) echo .venv ;; esac)
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 BOOK := _build/html/index.html
@@ -21,7 +23,7 @@ help:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
 	  sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@test -x $(PY) || { mkdir -p $(dir $(VENV)) && $(PYTHON) -m venv $(VENV); }
 	@echo "Installing into $(VENV) (once; a few minutes) ..."
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[book,test,kernels]"
 	@touch $(INSTALLED)
