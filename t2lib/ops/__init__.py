@@ -4,6 +4,15 @@
 """
 
 from t2lib.ops._registry import RungUnavailable
+from t2lib.ops.depth_attention import depth_attention, depth_attention_partial, merge
+from t2lib.ops.depth_mix import depth_mix
 from t2lib.ops.short_swa import short_swa
 
-__all__ = ["RungUnavailable", "short_swa"]
+__all__ = [
+    "RungUnavailable",
+    "depth_attention",
+    "depth_attention_partial",
+    "depth_mix",
+    "merge",
+    "short_swa",
+]

@@ -110,7 +110,7 @@ def pick(operator: str, rung: Any, like: Any) -> tuple[str, ModuleType]:
 def bridge(
     rung: str, compute: Callable[..., Any], arrays: Mapping[str, Any], *, wide: tuple[int, ...] = ()
 ) -> Any:
-    """Call `compute(**arrays)` on the kind of array that the rung takes; results are of the kind of the inputs.
+    """Call `compute(**arrays)` on the kind of array that the rung takes; results have the kind of the inputs.
 
     `arrays` holds arrays, tuples of arrays and None; the first one says which kind the inputs are. The result
     is an array or a tuple of arrays, each in the dtype of the first input, except those at the places `wide`,
