@@ -35,8 +35,8 @@ def depth_attention(
             own = query[everywhere].astype(wide)
             if gain is not None:
                 own *= gain.reshape(queries, *(1,) * (own.ndim - 2), -1)
-        near = [state[where].astype(wide, copy=False) for state in states]
-        scores = np.stack([_scores(block, asks, own, eps) for block in near], -1)
+        near = [state[where] for state in states]
+        scores = np.stack([_scores(state.astype(wide, copy=False), asks, own, eps) for state in near], -1)
         largest = scores.max(-1, keepdims=True)
         weights = np.exp(scores - largest)
         total = weights.sum(-1, keepdims=True)

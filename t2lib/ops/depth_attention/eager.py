@@ -82,9 +82,10 @@ class _Read(torch.autograd.Function):
         norms = like.new_empty((*like.shape[:-1], len(states)), dtype=dtype)
         for where in blocks(like):
             everywhere = (slice(None), *where)
-            near = [widened(state[where]) for state in states]
+            near = [state[where] for state in states]
             mine = None if own is None else own[everywhere]
-            for j, block in enumerate(near):
+            for j, state in enumerate(near):
+                block = widened(state)
                 norm = torch.rsqrt(block.square().mean(-1) + eps)
                 norms[where][..., j] = norm
                 scores[where][..., j] = _dots(block, asks, mine) * norm[..., None]
@@ -107,9 +108,9 @@ class _Read(torch.autograd.Function):
             everywhere = (slice(None), *where)
             above, scores, norms = widened(dz[everywhere]), all_scores[where], all_norms[where]
             mine = None if own is None else own[everywhere]
-            near = [widened(state[where]) for state in states]
+            near = [state[where] for state in states]
             weights = torch.softmax(scores, -1)
-            d_weights = torch.stack([_each_dot(above, block) for block in near], -1)
+            d_weights = torch.stack([_each_dot(above, widened(state)) for state in near], -1)
             delta = (weights * d_weights).sum(-1, keepdim=True)
             # The gradient of the log-sum-exp by a score is its weight.
             from_lse = d_lse[everywhere].movedim(0, -1)[..., None]
@@ -117,15 +118,16 @@ class _Read(torch.autograd.Function):
             # A score is a dot product times a norm, and the norm depends on the state as well.
             d_dots = d_scores * norms[..., None, :]
             shrink = (d_scores * scores).sum(-2) * norms.square() / states[0].shape[-1]
-            for j, block in enumerate(near):
-                d_state = d_states[j]
+            weight, d_dot = weight_of(None, weights), weight_of(None, d_dots)
+            for j, state in enumerate(near):
+                block, d_state = widened(state), d_states[j]
                 if d_state is not None:
                     total = block * -shrink[..., j, None]
                     for i in range(len(above)):
-                        total.addcmul_(above[i], weight_of(None, weights, i, j))
-                        parts = [x for x in (asks, mine) if x is not None]
-                        for ask in parts:
-                            total.addcmul_(ask[i], weight_of(None, d_dots, i, j))
+                        total.addcmul_(above[i], weight(i, j))
+                        for ask in (asks, mine):
+                            if ask is not None:
+                                total.addcmul_(ask[i], d_dot(i, j))
                     d_state[where] = total
                 if d_asks is not None:
                     d_asks += d_dots[..., j].flatten(0, -2).mT @ block.flatten(0, -2)

@@ -15,8 +15,8 @@ from t2lib.ops._rows import row_blocks
 
 Array = npt.NDArray[Any]
 
-# Bytes of a block in the dtype of the sums: it, a product and a state fit in 512 KB.
-BLOCK = 1 << 17
+# Bytes of a block in the dtype of the sums, measured.
+BLOCK = 1 << 18
 
 
 def depth_mix(

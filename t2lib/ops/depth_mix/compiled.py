@@ -1,26 +1,48 @@
-"""torch.compile of the sum as one expression: one loop over the elements that reads every state once.
+"""torch.compile of the sum, a dozen states at a time, in loops that read each state once.
 
-A compilation is for one number of states and one form of weights, and serves all lengths. The backward pass
-is compiled as well. First order only.
+One loop over all states would follow more streams than a processor prefetches, and every number of states
+would be a compilation of its own. Groups of GROUP avoid both, for one more pass over the running sum a group.
+The backward pass is compiled as well. First order only.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from t2lib.ops._compile import run
 from t2lib.ops.depth_mix.eager import plain
+
+# Measured with 24 states: 24 at once 1.2, 12 and 8 at a time 1.05 times a matrix-vector product over a stack.
+GROUP = 12
 
 
 def depth_mix(
     states: tuple[Tensor, ...], weights: Tensor | None, token_weights: Tensor | None, *, outputs: int
 ) -> Tensor:
     """The same sums as in `loops`, compiled on first use; arguments as the contract passes them."""
-    mixed: Tensor = run(_mix, states, weights, token_weights, outputs)
+    total: Any = None
+    for start in range(0, len(states), GROUP):
+        part = slice(start, start + GROUP)
+        some = None if weights is None else weights[:, part]
+        own = None if token_weights is None else token_weights[..., part]
+        # The running sum stays in the dtype of the sums up to the last group.
+        dtype = states[0].dtype if part.stop >= len(states) else None
+        total = run(_add, total, states[part], some, own, outputs, dtype)
+    mixed: Tensor = total
     return mixed
 
 
-def _mix(
-    states: tuple[Tensor, ...], weights: Tensor | None, token_weights: Tensor | None, outputs: int
+def _add(
+    total: Tensor | None,
+    states: tuple[Tensor, ...],
+    weights: Tensor | None,
+    token_weights: Tensor | None,
+    outputs: int,
+    dtype: torch.dtype | None,
 ) -> Tensor:
-    return plain(states, weights, token_weights, outputs=outputs)
+    part = plain(states, weights, token_weights, outputs=outputs)
+    result = part if total is None else total + part
+    return result if dtype is None else result.to(dtype)
