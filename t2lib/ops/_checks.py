@@ -35,6 +35,7 @@ __all__ = [
     "check_flag",
     "check_integer",
     "check_like",
+    "check_like_or_wide",
     "check_number",
     "check_shape",
     "check_states",
@@ -64,6 +65,19 @@ def check_like(name: str, x: Any, like_name: str, like: Any) -> None:
         raise TypeError(f"{name} must have the dtype of {like_name}, {dtype(like)}; got {dtype(x)}.")
     if not isinstance(x, np.ndarray) and x.device != like.device:
         raise ValueError(f"{name} must be on the device of {like_name}, {like.device}; got {x.device}.")
+
+
+def check_like_or_wide(name: str, x: Any, like_name: str, like: Any) -> None:
+    """As `check_like`, but beside half-precision states a coefficient may be float32, the dtype of sums."""
+    if kind(x) == kind(like) and dtype(x) != dtype(like) and dtype(like) in ("float16", "bfloat16"):
+        if dtype(x) != "float32":
+            takes = f"{dtype(like)} like {like_name}, or float32"
+            raise TypeError(f"{name} must have dtype {takes}; got {dtype(x)}.")
+        if not isinstance(x, np.ndarray) and x.device != like.device:
+            takes = f"on the device of {like_name}, {like.device}"
+            raise ValueError(f"{name} must be {takes}; got {x.device}.")
+        return
+    check_like(name, x, like_name, like)
 
 
 def check_shape(name: str, x: Any, *shapes: tuple[int, ...]) -> None:
