@@ -11,6 +11,7 @@ from t2lib.ops._checks import (
     check_array,
     check_flag,
     check_like,
+    check_like_or_wide,
     check_number,
     check_shape,
     check_states,
@@ -54,9 +55,10 @@ def depth_attention(
 
     A NaN in a state reaches its own token and no other.
 
-    Dtypes  float64, float32, float16, bfloat16, one for all inputs. The result has their kind, dtype and
-            device. Norms, scores, softmax and sums are float64 for float64 and float32 for all others, and
-            so is the log-sum-exp.
+    Dtypes  float64, float32, float16, bfloat16, one for all inputs; pseudo_query and gain may be float32
+            beside states in half precision. The result has the kind, dtype and device of the states. Norms,
+            scores, softmax and sums are float64 for float64 and float32 for all others, and so is the
+            log-sum-exp.
     Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
             cannot run.
     Cost    6·N·d FLOPs a token: 2·d each for norm, score and sum of a state; each state is read once.
@@ -71,7 +73,7 @@ def depth_attention(
         raise TypeError("pseudo_query or query must be given; got None for both.")
     for name, x in (("pseudo_query", pseudo_query), ("gain", gain)):
         if x is not None:
-            check_like(name, x, "states[0]", first)
+            check_like_or_wide(name, x, "states[0]", first)
             check_shape(name, x, (width,))
     if query is not None:
         check_like("query", query, "states[0]", first)
@@ -102,12 +104,12 @@ def depth_attention_partial(
     """
     states = check_states("states", states)
     first = states[0]
-    check_like("pseudo_queries", pseudo_queries, "states[0]", first)
+    check_like_or_wide("pseudo_queries", pseudo_queries, "states[0]", first)
     if pseudo_queries.ndim != 2 or 0 in pseudo_queries.shape or pseudo_queries.shape[1] != first.shape[-1]:
         takes = f"shape (Q, {first.shape[-1]}) with Q of at least 1"
         raise ValueError(f"pseudo_queries must have {takes}; got {tuple(pseudo_queries.shape)}.")
     if gains is not None:
-        check_like("gains", gains, "states[0]", first)
+        check_like_or_wide("gains", gains, "states[0]", first)
         check_shape("gains", gains, tuple(pseudo_queries.shape))
     return _read(rung, states, pseudo_queries, gains, None, eps)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from t2lib.ops._checks import bridge, check_integer, check_like, check_shape, check_states, pick
+from t2lib.ops._checks import bridge, check_integer, check_like_or_wide, check_shape, check_states, pick
 
 __all__ = ["depth_mix"]
 
@@ -40,8 +40,9 @@ def depth_mix(
 
     A NaN in a state reaches its own token and channel in every output, also with a weight of 0.
 
-    Dtypes  float64, float32, float16, bfloat16, one for all inputs. The result has their kind, dtype and
-            device. Sums are float64 for float64 and float32 for all others, rounded once at the end.
+    Dtypes  float64, float32, float16, bfloat16, one for all inputs; weights may be float32 beside states in
+            half precision. The result has the kind, dtype and device of the states. Sums are float64 for
+            float64 and float32 for all others, rounded once at the end.
     Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
             cannot run.
     Cost    2·N·d FLOPs a token and output (3·N·d with per-channel and per-token weights together); each
@@ -57,10 +58,10 @@ def depth_mix(
     if weights is None and token_weights is None:
         raise TypeError("weights or token_weights must be given; got None for both.")
     if weights is not None:
-        check_like("weights", weights, "states[0]", first)
+        check_like_or_wide("weights", weights, "states[0]", first)
         check_shape("weights", weights, (*ways, n), (*ways, n, width))
     if token_weights is not None:
-        check_like("token_weights", token_weights, "states[0]", first)
+        check_like_or_wide("token_weights", token_weights, "states[0]", first)
         check_shape("token_weights", token_weights, (*tokens, *ways, n))
     rung, module = pick("depth_mix", rung, first)
 
