@@ -1,8 +1,8 @@
-"""Run depth_mix and depth_attention on the golden vectors, in the small networks that their sidecars describe.
+"""Run depth_mix and depth_attention on the golden vectors, in the networks that their sidecars describe.
 
 `replay(name, arrays, operators)` takes the arrays of a vector, NumPy or torch, and returns what can be
-compared with arrays of the same names: the states, the reads and the output. `gradients(arrays)` says which input
-every recorded gradient belongs to.
+compared with arrays of the same names: the states, the reads and the output. `gradients(arrays)` says which
+input every recorded gradient belongs to.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _attention_residuals(name: str, given: Arrays, op: Operators) -> Arrays:
         finished, live, reads = [given["x"]], None, []
         for i in range(9):
             # A block is finished when the sublayer after it reads.
-            if live is not None and i % size == 0 or i == 8:
+            if (live is not None and i % size == 0) or i == 8:
                 finished, live = [*finished, live], None
             sources = finished if live is None else [*finished, live]
             reads.append(
@@ -152,7 +152,7 @@ def _attention_residuals(name: str, given: Arrays, op: Operators) -> Arrays:
 
 
 def _two_phases(finished: list[Any], live: Any, given: Arrays, i: int, op: Operators) -> Arrays:
-    """Sublayer i among the four of its block: all of them read the finished blocks, then it reads its own sum."""
+    """Sublayer i of a block of four: all four read the finished blocks, then it reads its own sum."""
     first = i - i % 4
     eps = float(given["eps"])
     queries, gains = given["W"][first : first + 4], given["G"][first : first + 4]

@@ -171,7 +171,7 @@ def keys_ignore_the_scale_of_a_state_and_values_keep_it(op: Any) -> float:
 
 @_law(READ)
 def two_phases_equal_one(op: Any) -> float:
-    """Many queries over parts of the list, merged in any grouping, equal each full read; also large scores."""
+    """Many queries over parts of the list, merged in any grouping, equal each full read; at any scale."""
     worst = 0.0
     for scale in (1.0, 300.0):
         x, w, gain = _states(6), scale * random(3, 6, seed=1), random(3, 6, seed=2)

@@ -79,8 +79,10 @@ def depth_attention(
         check_like("query", query, "states[0]", first)
         check_shape("query", query, tuple(first.shape))
     return_lse = check_flag("return_lse", return_lse)
-    z, lse = _read(rung, states, *(None if x is None else x[None] for x in (pseudo_query, gain, query)), eps)
-    return (z[0], lse[0]) if return_lse else z[0]
+    w, g, q = (None if x is None else x[None] for x in (pseudo_query, gain, query))
+    z, lse = _read(rung, states, w, g, q, eps)
+    # With the dots, a single number comes back as an array as well.
+    return (z[0], lse[0, ...]) if return_lse else z[0]
 
 
 def depth_attention_partial(

@@ -34,7 +34,7 @@ def depth_attention(
                 asks *= gain[i]
             values = [state[token].astype(wide) for state in states]
             scores = [float(np.dot(asks, _normalised(value, eps))) for value in values]
-            z[i][token], lse[i][token] = _softmax_sum(scores, values)
+            z[(i, *token)], lse[(i, *token)] = _softmax_sum(scores, values)
     return z, lse
 
 
