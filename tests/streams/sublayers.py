@@ -1,4 +1,4 @@
-"""Sublayers as the golden vectors of the routed designs and of Deep Delta Learning have them, on plain tensors."""
+"""Sublayers as the golden vectors of the routed designs and of Deep Delta Learning have them."""
 
 import torch
 import torch.nn.functional as F

@@ -49,7 +49,9 @@ def branches(vectors):
 def stream_of(vectors, prefix="", **options):
     eps = float(vectors["eps"])
     stream = build("deep_cross_attention", width=8, blocks=4, norm_eps=eps, **options).double()
-    for grn, name in zip([*stream.grns, stream.grn_out], ["blk0", "blk1", "blk2", "blk3", "fin"], strict=True):
+    for grn, name in zip(
+        [*stream.grns, stream.grn_out], ["blk0", "blk1", "blk2", "blk3", "fin"], strict=True
+    ):
         # A window takes the first rows of the full weights.
         load(grn.static, vectors[f"{prefix}{name}_b"][:, : grn.static.shape[1]])
         load(grn.dynamic, vectors[f"{name}_w"])
@@ -97,7 +99,9 @@ def decoder(**options):
     ).double()
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 1}, {"gate": "half"}, {"version": "v2", "multiway": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 1}, {"gate": "half"}, {"version": "v2", "multiway": False}]
+)
 def test_the_decoder_starts_as_the_plain_one(options):
     torch.manual_seed(0)
     plain = Decoder(blocks=3, width=16, heads=2, hidden=24).double()
@@ -149,7 +153,10 @@ def test_mixing_matrix_says_what_was_read(options):
     stream = build("deep_cross_attention", width=6, blocks=4, **options).double()
     for parameter in stream.parameters():
         torch.nn.init.normal_(parameter)
-    ys = [lambda read, a=a: torch.sin(a * sum(read.values()) if isinstance(read, dict) else read) for a in range(8)]
+    ys = [
+        lambda read, a=a: torch.sin(a * sum(read.values()) if isinstance(read, dict) else read)
+        for a in range(8)
+    ]
     x = torch.randn(2, 3, 6).double()
     record = run(stream, x, ys)
     matrices = stream.mixing_matrix(x, record.branches)
@@ -168,7 +175,9 @@ def test_mixing_matrix_says_what_was_read(options):
             close(matrix[reader, reader], torch.ones_like(matrix[reader, reader]), 1e-12)
 
 
-@pytest.mark.parametrize(("window", "counts"), [(None, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 3, 3]), (2, [1, 2, 3, 4, 4])])
+@pytest.mark.parametrize(
+    ("window", "counts"), [(None, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 3, 3]), (2, [1, 2, 3, 4, 4])]
+)
 def test_how_many_sources_a_window_keeps(window, counts):
     stream = build("deep_cross_attention", width=4, blocks=4, window=window)
     assert [grn.static.shape[1] for grn in (*stream.grns, stream.grn_out)] == counts

@@ -44,7 +44,9 @@ def stream_of(vectors, variant="plain"):
         if variant != "plain":
             load(aggregate.gain, vectors[f"gdw_{block}"])
             post = stream.post[block]
-            recorded = vectors[f"gpost_{block}"][None] if variant == "prepost_code" else vectors[f"gpost4_{block}"]
+            recorded = (
+                vectors[f"gpost_{block}"][None] if variant == "prepost_code" else vectors[f"gpost4_{block}"]
+            )
             load(post, recorded[: len(post)])
     for source, gain in enumerate(stream.pre):
         load(gain, vectors[f"gpre_{source}"])
@@ -80,7 +82,9 @@ def test_golden_states_weights_and_streams(vectors):
 
 def test_golden_start_is_the_plain_transformer(vectors):
     for variant in ("plain", "prepost_code", "prepost_paper"):
-        stream = build("muddformer", width=8, blocks=4, variant=variant, norm_eps=float(vectors["eps"])).double()
+        stream = build(
+            "muddformer", width=8, blocks=4, variant=variant, norm_eps=float(vectors["eps"])
+        ).double()
         close(finished(run(stream, vectors["x"], branches(vectors)), vectors), vectors["init_out"])
 
 
@@ -116,7 +120,10 @@ def test_mixing_matrix_says_what_was_read(variant):
     stream = build("muddformer", width=6, blocks=3, variant=variant).double()
     for parameter in stream.parameters():
         torch.nn.init.normal_(parameter)
-    ys = [lambda read, a=a: torch.sin(a * sum(read.values()) if isinstance(read, dict) else read) for a in range(6)]
+    ys = [
+        lambda read, a=a: torch.sin(a * sum(read.values()) if isinstance(read, dict) else read)
+        for a in range(6)
+    ]
     x = torch.randn(2, 3, 6).double()
     record = run(stream, x, ys)
     matrices = stream.mixing_matrix(x, record.branches)
