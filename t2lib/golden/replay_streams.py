@@ -1,8 +1,8 @@
-"""Run stream_mix, delta_rewrite and short_conv on the golden vectors, in the small networks of their sidecars.
+"""Run stream_mix, delta_rewrite and short_conv on the golden vectors, in the networks of their sidecars.
 
 `replay(name, arrays, operators)` takes the arrays of a vector, NumPy or torch, and returns what can be
-compared with arrays of the same names: states, reads, coefficients and outputs. `gradients(arrays)` says which
-input every recorded gradient belongs to.
+compared with arrays of the same names: states, reads, coefficients and outputs. `gradients(arrays)` says
+which input every recorded gradient belongs to.
 """
 
 from __future__ import annotations
