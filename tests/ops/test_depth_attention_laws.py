@@ -23,7 +23,7 @@ def test_golden_outputs_and_gradients(name, rung):
     assert _claims_depth._golden(rung, name) < 1e-10
 
 
-@pytest.mark.parametrize("rung", ("arrays", "eager"))
+@pytest.mark.parametrize("rung", ["arrays", "eager"])
 @pytest.mark.parametrize("shape", [(5,), (1, 24), (3, 2, 64), (2, 2, 3, 17), (0, 16)])
 def test_every_rung_equals_the_loops(shape, rung):
     arrays = _claims_depth.inputs("depth_attention", *shape)
