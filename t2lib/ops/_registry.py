@@ -28,6 +28,10 @@ OPERATORS: dict[str, dict[str, str]] = {
 }
 
 
+# Modules of rungs by name. torch.compile can follow a look-up here in one graph, an import it cannot.
+_LOADED: dict[str, ModuleType] = {}
+
+
 class RungUnavailable(RuntimeError):
     """The rung asked for cannot run here; the message says why and what would."""
 
@@ -81,7 +85,10 @@ def load(operator: str, rung: str) -> ModuleType:
     runs_here, reason = (False, missing[rung]) if rung in missing else _CHECKS[rung]()
     if not runs_here:
         raise RungUnavailable(f"rung={rung!r} of {operator} cannot run here: {reason}.")
-    return importlib.import_module(f"t2lib.ops.{operator}.{rung}")
+    name = f"t2lib.ops.{operator}.{rung}"
+    if name not in _LOADED:
+        _LOADED[name] = importlib.import_module(name)
+    return _LOADED[name]
 
 
 def choose(operator: str, q: Any) -> str:
