@@ -23,6 +23,8 @@ def depth_mix(
     states: tuple[Tensor, ...], weights: Tensor | None, token_weights: Tensor | None, *, outputs: int
 ) -> Tensor:
     """The same sums as in `loops`, compiled on first use; arguments as the contract passes them."""
+    given = (*states, *(x for x in (weights, token_weights) if x is not None))
+    tracked = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     total: Any = None
     for start in range(0, len(states), GROUP):
         part = slice(start, start + GROUP)
@@ -30,7 +32,10 @@ def depth_mix(
         own = None if token_weights is None else token_weights[..., part]
         # The running sum stays in the dtype of the sums up to the last group.
         dtype = states[0].dtype if part.stop >= len(states) else None
-        total = run(_add, total, states[part], some, own, outputs, dtype)
+        if total is None or tracked or dtype not in (None, total.dtype):
+            total = run(_add, total, states[part], some, own, outputs, dtype)
+        else:
+            run(_add_in_place, total, states[part], some, own, outputs)
     mixed: Tensor = total
     return mixed
 
@@ -46,3 +51,13 @@ def _add(
     part = plain(states, weights, token_weights, outputs=outputs)
     result = part if total is None else total + part
     return result if dtype is None else result.to(dtype)
+
+
+def _add_in_place(
+    total: Tensor,
+    states: tuple[Tensor, ...],
+    weights: Tensor | None,
+    token_weights: Tensor | None,
+    outputs: int,
+) -> None:
+    total += plain(states, weights, token_weights, outputs=outputs)
