@@ -106,7 +106,7 @@ def _muddformer(name: str, given: Arrays, op: Operators) -> Arrays:
 
 def _vertical_attention(name: str, given: Arrays, op: Operators) -> Arrays:
     """The reconstruction and its switches: what the sources are, their norm, and the skip in the block."""
-    found = {}
+    found: Arrays = {}
     for form in ("default", "noskip", "branch", "l2", "nonorm"):
         states, reads = [given["x"]], []
         for block in range(5 if form == "branch" else 4):

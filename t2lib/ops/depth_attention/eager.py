@@ -28,7 +28,7 @@ def depth_attention(
     if torch.compiler.is_compiling():
         # The compiler fuses the plain form by itself, forward and backward.
         return plain(states, asks, own, eps)
-    z, lse = _Read.apply(eps, asks, own, *states)
+    z, lse = _Read.apply(eps, asks, own, *states)  # type: ignore[no-untyped-call]
     return z, lse
 
 

@@ -30,7 +30,7 @@ def depth_mix(
     if torch.compiler.is_compiling():
         # The compiler fuses the plain form by itself, forward and backward.
         return plain(states, weights, token_weights, outputs=outputs).to(states[0].dtype)
-    mixed: Tensor = _Mix.apply(outputs, weights, token_weights, *states)
+    mixed: Tensor = _Mix.apply(outputs, weights, token_weights, *states)  # type: ignore[no-untyped-call]
     return mixed
 
 
@@ -68,8 +68,8 @@ class _Mix(torch.autograd.Function):
         weights, token_weights, *states = ctx.saved_tensors
         _, need_static, need_mine, *need_states = ctx.needs_input_grad
         static, mine = _maybe(weights), _maybe(token_weights)
-        d_static = torch.zeros_like(static) if need_static else None
-        d_mine = torch.empty_like(mine) if need_mine else None
+        d_static = torch.zeros_like(static) if static is not None and need_static else None
+        d_mine = torch.empty_like(mine) if mine is not None and need_mine else None
         d_states = [
             torch.empty_like(x, memory_format=torch.contiguous_format) if need else None
             for x, need in zip(states, need_states, strict=True)
