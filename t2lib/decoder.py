@@ -106,7 +106,7 @@ def rotate(x: Tensor, base: float) -> Tensor:
 
 
 class WayNorms(nn.ModuleDict):
-    """One RMSNorm each for query, key and value, for a stream that gives attention a read of its own for each."""
+    """An RMSNorm each for query, key and value, for a stream that gives attention a read for each."""
 
     def __init__(self, ways: tuple[str, ...], width: int, eps: float) -> None:
         # The residual way goes around the sublayer, so it passes no norm.
@@ -281,7 +281,7 @@ class Decoder(nn.Module):
         """How much of each earlier output each sublayer read: see `t2lib.streams.mixing.mixing_matrix`."""
         with torch.no_grad():
             seen = self.record(tokens)
-        return self.stream.mixing_matrix(seen.levels[0], seen.branches, seen.normed)
+        return self.stream.mixing_matrix(seen.embedding, seen.branches, seen.normed)
 
     def branches(self, tokens: Tensor) -> Tensor:
         """What each sublayer put out, (2L, ..., T, d): attention, MLP, attention, MLP, ..."""

@@ -161,16 +161,18 @@ def elc_bert(width: int, blocks: int, *, output: bool = False) -> Cost:
     )
 
 
-def vertical_attention(width: int, blocks: int) -> Cost:
-    """d L(L+1) FLOPs for the mix and 3d a source for its norm; the vectors of DenseFormer's kind of read.
+def vertical_attention(width: int, blocks: int, *, norm: bool = True, output: bool = False) -> Cost:
+    """d L(L+1) FLOPs for the mix and 3d a source for its norm, if any; `output` adds a read of all L + 1.
 
-    The norm of a level is taken where the level is written, so it moves nothing of its own.
+    Vectors as DenseFormer's: each read takes its sources and writes one. The norm of a level is taken where
+    the level is written, so it moves nothing of its own.
     """
-    seen = blocks * (blocks + 1) // 2
+    reads = blocks + output
+    seen = reads * (reads + 1) // 2
     return Cost(
-        flops=2 * width * seen + 3 * width * blocks,
+        flops=2 * width * seen + 3 * width * reads * norm,
         parameters=seen,
-        vectors=6 * blocks + seen + blocks,
+        vectors=6 * blocks + seen + reads,
         live=blocks + 1,
         cache=0,
         boundary=growing(blocks),

@@ -78,10 +78,8 @@ class Stream(nn.Module):
             got = embedding.dtype if isinstance(embedding, Tensor) else type(embedding).__name__
             raise TypeError(f"embedding must be a floating tensor (..., T, {self.width}); got {got}.")
         if embedding.ndim < 2 or embedding.shape[-1] != self.width or 0 in embedding.shape:
-            got = tuple(embedding.shape)
-            raise ValueError(
-                f"embedding must have shape (..., T, {self.width}) with nothing empty; got {got}."
-            )
+            takes = f"shape (..., T, {self.width}) with nothing empty"
+            raise ValueError(f"embedding must have {takes}; got {tuple(embedding.shape)}.")
         shape, content = tuple(embedding.shape), self._start(embedding, cache)
         return State(self, 0, shape, embedding.dtype, embedding.device, cache, content)
 
@@ -187,6 +185,7 @@ class Record:
     `levels` has one entry more than the others: what `finish` would return before sublayer 0, 1, ..., 2L.
     """
 
+    embedding: Tensor
     levels: list[Tensor]
     reads: list[Read]
     normed: list[Any]
@@ -211,7 +210,7 @@ def run(
     if len(branches) != stream.sublayers:
         raise ValueError(f"branches must be {stream.sublayers}, one a sublayer; got {len(branches)}.")
     state = stream.start(embedding, cache)
-    record = Record([stream.level(state)], [], [], [])
+    record = Record(embedding, [stream.level(state)], [], [], [])
     for i, branch in enumerate(branches):
         read = stream.read(state, i)
         normed = read if norms is None else norms[i](read)
