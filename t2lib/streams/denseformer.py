@@ -22,9 +22,9 @@ class DenseFormer(Stream):
     """Y_i = Σ_{j ≤ i, j ≡ i mod k} α_ij X_j after block i if the period p divides i, else Y_i = X_i.
 
     X_0 is the embedding, X_i = Y_{i-1} + attention + MLP the output of block i, residual included; Y_L goes
-    to the final norm. k is the dilation; both count blocks. The weights have any sign and any sum, are the same
-    for all tokens and channels, and start at α_ii = 1 and 0 elsewhere: the plain stream exactly. Weight decay
-    would pull them to 0, not back to that start.
+    to the final norm. k is the dilation; both count blocks. The weights have any sign and any sum, are the
+    same for all tokens and channels, and start at α_ii = 1 and 0 elsewhere: the plain stream exactly. Weight
+    decay would pull them to 0, not back to that start.
 
     Outputs that no later average reaches are let go.
 

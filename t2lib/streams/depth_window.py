@@ -15,11 +15,12 @@ from t2lib.streams.stream import Stream
 
 
 class Content(NamedTuple):
-    """The last levels below (keys and values; the states themselves if each reader projects them anew), and
-    the stream."""
+    """The last levels below (keys and values; the states themselves if each reader projects them anew), the
+    level h that the stream is on, and what the next sublayer reads."""
 
     below: tuple[Any, ...]
     h: Tensor
+    x: Tensor
 
 
 class DepthWindow(Stream):
@@ -78,22 +79,22 @@ class DepthWindow(Stream):
                 self.output.zero_()
 
     def _start(self, embedding: Tensor, cache: Any) -> Content:
-        return self._enter(Content((), embedding), 0)
+        return self._enter((), embedding, 0)
 
-    def _enter(self, content: Content, block: int) -> Content:
+    def _enter(self, below: tuple[Any, ...], h: Tensor, block: int) -> Content:
         """Before a block: the level joins the window and is read."""
-        z, below = self.depth_read(content, block)
+        z, below = self.depth_read(below, h, block)
         z = z @ self.output[self._owner(block)]
-        return Content(below, content.h + z if self.enter == "add" else z)
+        return Content(below, h, h + z if self.enter == "add" else z)
 
-    def depth_read(self, content: Content, block: int) -> tuple[Tensor, tuple[Any, ...]]:
-        """z of the level that the stream is on, before W_O, and the window that the next level finds."""
-        owner, h = self._owner(block), content.h
+    def depth_read(self, below: tuple[Any, ...], h: Tensor, block: int) -> tuple[Tensor, tuple[Any, ...]]:
+        """z of level h, before W_O, and the window that the next level finds."""
+        owner = self._owner(block)
         if self.shared:
-            window = (*content.below, (h @ self.key[0], h @ self.value[0]))
+            window = (*below, (h @ self.key[0], h @ self.value[0]))
             keys, values = zip(*window, strict=True)
         else:
-            window = (*content.below, h)
+            window = (*below, h)
             keys = tuple(x @ self.key[owner] for x in window)
             values = tuple(x @ self.value[owner] for x in window)
         query = h @ self.query[owner]
@@ -107,11 +108,13 @@ class DepthWindow(Stream):
         return 0 if self.shared else block
 
     def _read(self, content: Content, i: int) -> Tensor:
-        return content.h
+        return content.x
 
     def _write(self, content: Content, i: int, y: Tensor, normed: Any) -> Content:
-        content = content._replace(h=content.h + y)
-        return content if i % 2 == 0 or i + 1 == self.sublayers else self._enter(content, i // 2 + 1)
+        h = content.x + y
+        if i % 2 == 0 or i + 1 == self.sublayers:
+            return Content(content.below, h, h)
+        return self._enter(content.below, h, i // 2 + 1)
 
     def _finish(self, content: Content, place: int) -> Tensor:
         return content.h

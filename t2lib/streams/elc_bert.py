@@ -22,7 +22,7 @@ class Content(NamedTuple):
 
 
 class ELCBert(Stream):
-    """x_l = Σ_i softmax(a_l)_i h_i over the embedding h_0 and the outputs h_1 ... h_{l-1} of the blocks before.
+    """x_l = Σ_i softmax(a_l)_i h_i over the embedding h_0 and the outputs h_1 ... h_{l-1} of earlier blocks.
 
     The block is the unit. With A and F for attention and MLP, each behind its norm, and A = A(x):
 

@@ -29,7 +29,7 @@ class ManifoldHyperConnections(Streams):
     Options
         streams     n
         numerics    "paper": as above; "released": ε = 1e-6 on H_pre and inside Sinkhorn, as in the V4 code
-        head        the output is the "sum" of the streams, or "learned": Σ_i (σ(a r φ_head + b_head) + ε)_i x_i
+        head        "sum" of the streams for the output, or "learned": Σ_i (σ(a r φ + b) + ε)_i x_i
         iterations  of Sinkhorn
         norm_eps    inside the RMS norm
         spread      standard deviation of φ at the start; with 0 the start is the plain stream, up to scale

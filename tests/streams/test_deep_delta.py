@@ -200,9 +200,17 @@ def test_costs(case):
     assert (found.live, found.boundary) == (d_v, closed.boundary)
 
 
-@pytest.mark.parametrize("options", [{}, {"value_channels": 3}, {"value_channels": 3, "compressor": "cc_paper"},
-                                     {"value_channels": 2, "erase": False}, {"guard": "kernel", **PAPER},
-                                     {"value_channels": 2, "shared": "sublayer", "gate": "two_layer"}])  # fmt: skip
+MIXED = [
+    {},
+    {"value_channels": 3},
+    {"value_channels": 3, "compressor": "cc_paper"},
+    {"value_channels": 2, "erase": False},
+    {"guard": "kernel", **PAPER},
+    {"value_channels": 2, "shared": "sublayer", "gate": "two_layer"},
+]
+
+
+@pytest.mark.parametrize("options", MIXED)
 def test_mixing_matrix_is_a_product_of_projections(options):
     torch.manual_seed(0)
     stream = build("deep_delta", width=5, blocks=2, **options).double()

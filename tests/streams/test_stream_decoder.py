@@ -35,7 +35,7 @@ def test_trains_saves_and_loads(variant, dtype, tmp_path):
     """Steps lower the loss and move the stream; what is saved and loaded again is the same to the bit."""
     model, text = decoder(variant, dtype), tokens()
     before = {name: p.detach().clone() for name, p in model.stream.named_parameters()}
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     first = loss(model, text)
     for _ in range(3):
         optimiser.zero_grad()
@@ -63,9 +63,9 @@ def test_records_what_it_did(variant):
     assert torch.equal(model.hidden_states(text, unit="sublayer"), torch.stack(seen.levels))
     assert torch.equal(model.branches(text), torch.stack(seen.branches))
     assert model.hidden_states(text).shape == (4, 2, 9, 16)
-    assert torch.equal(seen.levels[0], model.embed(text)) or variant.startswith(
-        ("hc", "mhc", "vertical branch")
-    )
+    # Level 0 is the embedding, of which n streams hold n copies.
+    if not variant.startswith(("hc", "mhc", "vertical branch")):
+        assert torch.equal(seen.levels[0], model.embed(text))
     read = mix(model.mixing_matrix(text), torch.stack([model.embed(text), *seen.branches]))
     close(read, torch.stack([*seen.reads, seen.out]))
 
