@@ -18,6 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from t2lib.ops import depth_mix, short_conv
+from t2lib.ops._checks import check_integer
+from t2lib.ops.short_conv import WIDTHS
+
+COMPRESSORS = ("cc", "cc_paper", "tc")
 
 # What a convolution along the tokens leaves for the tokens to come; None for what mixes no tokens.
 Tail = Tensor | None
@@ -161,3 +165,20 @@ def current_token(kernel: Tensor) -> None:
     with torch.no_grad():
         kernel.zero_()
         kernel[:, -1] = 1.0
+
+
+def taps_of(compressor: str, kernel: int | None, channels: int) -> int:
+    """The taps of a compressor; a ValueError for a kernel that it cannot serve."""
+    if compressor == "tc":
+        return 4 if kernel is None else check_taps("kernel", kernel)
+    if kernel is not None and check_integer("kernel", kernel, 1) != channels:
+        raise ValueError(
+            f"kernel of compressor={compressor!r} must be value_channels={channels}; got {kernel}."
+        )
+    return channels
+
+
+def check_taps(name: str, taps: int) -> int:
+    if check_integer(name, taps, WIDTHS[0]) > WIDTHS[-1]:
+        raise ValueError(f"{name} must lie in {WIDTHS[0]} to {WIDTHS[-1]}; got {taps}.")
+    return taps

@@ -11,7 +11,6 @@ Source: arXiv 2601.00417; yifanzhang-pro/deep-delta-learning.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -19,49 +18,19 @@ from torch import Tensor, nn
 from t2lib.ops import Tape, delta_rewrite
 from t2lib.ops._checks import check_choice, check_flag, check_integer, check_number
 from t2lib.ops.delta_rewrite import GUARDS
-from t2lib.ops.short_conv import WIDTHS
-from t2lib.streams.compressors import ChannelConv, ChannelMix, EmbeddingConv, Repeat, TokenConv
+from t2lib.streams.compressors import (
+    COMPRESSORS,
+    ChannelConv,
+    ChannelMix,
+    EmbeddingConv,
+    Repeat,
+    TokenConv,
+    check_taps,
+    taps_of,
+)
 from t2lib.streams.cost import Cost, constant
+from t2lib.streams.delta_heads import Heads
 from t2lib.streams.stream import State, Stream
-
-COMPRESSORS = ("cc", "cc_paper", "tc")
-
-
-class Heads(nn.Module):
-    """The two small heads of one sublayer: the gate β (...) and the target v (..., d_v).
-
-    β = 2σ(w·c + b), or with `hidden` 2σ(w₂·tanh(W₁ c) + b); v = 4σ(W u + b) if `bounded`, else W u.
-    """
-
-    def __init__(self, width: int, channels: int, hidden: int | None, bounded: bool, bias: bool) -> None:
-        super().__init__()
-        self.bounded = bounded
-        self.gate_in = None if hidden is None else nn.Linear(width, hidden, bias=False)
-        self.gate = nn.Linear(width if hidden is None else hidden, 1)
-        self.value = nn.Linear(width, channels, bias=bias)
-
-    def initialise(self, gate_start: float, released: bool) -> None:
-        width = self.value.in_features
-        probability = min(max(gate_start / 2, 1e-6), 1 - 1e-6)
-        nn.init.constant_(self.gate.bias, math.log(probability / (1 - probability)))
-        nn.init.normal_(self.value.weight, std=0.5 / width**0.5)
-        if self.gate_in is not None:
-            nn.init.normal_(self.gate_in.weight, std=0.5 / width**0.5)
-        if released:
-            nn.init.normal_(self.gate.weight, std=0.5 / width**0.5)
-        else:
-            nn.init.zeros_(self.gate.weight)
-        if self.value.bias is not None:
-            nn.init.uniform_(self.value.bias, -(width**-0.5), width**-0.5)
-
-    def beta(self, context: Tensor) -> Tensor:
-        hidden = context if self.gate_in is None else self.gate_in(context).tanh()
-        gate: Tensor = self.gate(hidden)
-        return 2 * gate[..., 0].sigmoid()
-
-    def target(self, source: Tensor) -> Tensor:
-        value: Tensor = self.value(source)
-        return 4 * value.sigmoid() if self.bounded else value
 
 
 class Kept(NamedTuple):
@@ -144,11 +113,11 @@ class DeepDelta(Stream):
         d_v = self.channels = check_integer("value_channels", value_channels, 1)
         check_choice("compressor", compressor, COMPRESSORS)
         check_choice("expand", expand, ("repeat", "convolution"))
-        taps = _taps(compressor, kernel, d_v)
+        taps = taps_of(compressor, kernel, d_v)
         self.expands = expand == "convolution"
         self.convolutions = int(self.expands)
         if self.expands:
-            _check_taps("expand_kernel", expand_kernel)
+            check_taps("expand_kernel", expand_kernel)
         units: int | None = check_integer("gate_hidden", gate_hidden, 1)
         if check_choice("gate", gate, ("linear", "two_layer")) == "linear":
             units = None
@@ -286,20 +255,3 @@ class DeepDelta(Stream):
             flops, vectors, cache = flops + 2 * taps * d * d_v, vectors + d_v + 1, cache + (taps - 1) * d
         parameters = sum(parameter.numel() for parameter in self.parameters())
         return Cost(flops, parameters, vectors, d_v, cache, constant(self.blocks, d_v))
-
-
-def _taps(compressor: str, kernel: int | None, channels: int) -> int:
-    """The taps of a compressor, or one sentence."""
-    if compressor == "tc":
-        return 4 if kernel is None else _check_taps("kernel", kernel)
-    if kernel is not None and check_integer("kernel", kernel, 1) != channels:
-        raise ValueError(
-            f"kernel of compressor={compressor!r} must be value_channels={channels}; got {kernel}."
-        )
-    return channels
-
-
-def _check_taps(name: str, taps: int) -> int:
-    if check_integer(name, taps, WIDTHS[0]) > WIDTHS[-1]:
-        raise ValueError(f"{name} must lie in {WIDTHS[0]} to {WIDTHS[-1]}; got {taps}.")
-    return taps
