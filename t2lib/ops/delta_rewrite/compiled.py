@@ -35,7 +35,9 @@ def _forward(
         correction = _correction(v, beta, reading, rule.erase, unit.dtype)
         after = run(_add_flat, *_fixed(state, unit, correction), X.dtype)
     else:
-        after, reading, correction = run(_fused_forward, state, unit, v, beta, rule.erase, rule.parts)
+        after, reading, correction = run(
+            _fused_forward, *_fixed(state, unit, v), beta, rule.erase, rule.parts
+        )
     reading = None if reading is None else reading.reshape(*leading, d_v)
     return after.reshape(X.shape), reading, correction.reshape(*leading, d_v)
 
@@ -55,7 +57,9 @@ def _backward(
         d_unit = run(_unit_gradient, *_fixed(G, small[4], state, q))
         G = G if q is None else run(_add_flat, *_fixed(G, unit, q), dX.dtype)
     else:
-        G, d_unit, gated, d_beta = run(_fused_backward, G, state, unit, *small, rule.erase)
+        G, d_unit, gated, d_beta = run(
+            _fused_backward, *_fixed(G, state, unit, *small[:5]), small[5], rule.erase
+        )
     d_k = run(through_the_guard, d_unit, unit, length)
     return (
         G.reshape(dX.shape),
