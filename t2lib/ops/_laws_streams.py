@@ -91,11 +91,15 @@ def rows_are_exact_and_columns_converge(project: Operator) -> float:
 
 @law("sinkhorn")
 def symmetries_of_the_projection(project: Operator) -> float:
-    """A number added to a column of logits changes nothing; permuting streams permutes the matrix."""
+    """A number added to a column of logits changes nothing; permuting streams permutes the matrix.
+
+    After few iterations the first holds only because columns come first.
+    """
     logits, order = random(4, 4, seed=1), [2, 0, 3, 1]
-    M = project(logits)
-    shifted = project(logits + np.arange(4.0))
-    return max(error(shifted, M), error(project(logits[order][:, order]), M[order][:, order]))
+    M = project(logits, iterations=2)
+    shifted = project(logits + np.arange(4.0), iterations=2)
+    permuted = project(logits[order][:, order], iterations=2)
+    return max(error(shifted, M), error(permuted, M[order][:, order]))
 
 
 @law("short_conv")

@@ -103,7 +103,8 @@ class ManifoldHyperConnections(Streams):
         pre, post, res = (scale * part for part, scale in parts)
         read = torch.sigmoid(pre + self.bias_pre[i]) + self.eps
         write = 2 * torch.sigmoid(post + self.bias_post[i])
-        mix = sinkhorn(res.unflatten(-1, (n, n)) + self.bias_res[i], iterations=self.iterations, eps=self.eps)
+        res = res.reshape(*res.shape[:-1], n, n) + self.bias_res[i]
+        mix = sinkhorn(res, iterations=self.iterations, eps=self.eps)
         return read, mix, write
 
     def collapse(self, streams: Tensor) -> Tensor:

@@ -150,8 +150,10 @@ def chain_loss(X, k, v, beta, tape):
 
 
 def test_peak_memory_of_24_sublayers_with_and_without_a_tape():
-    """A state is d_v = 4 times a direction. The tape saves 23 of 25 states forward, and 16 of 27 in all: of the
-    other 11, the gradients of the 24 directions are 6."""
+    """A state is d_v = 4 times a direction. The tape saves 23 of 25 states forward and 16 of 27 in all.
+
+    Of the other 11, the gradients of the 24 directions are 6.
+    """
     L, T, d, d_v = 24, 64, 64, 4
     X = draw(T, d, d_v, seed=1)
     k, v, beta = ([draw(T, *s, seed=i) for i in range(L)] for s in ((d,), (d_v,), ()))

@@ -52,7 +52,9 @@ def short_conv(
             y = np.zeros(x.shape[-1], wide) if bias is None else bias.astype(wide)
             for j in range(taps):
                 y = y + weight[:, taps - 1 - j].astype(wide) * entry(t - j, t).astype(wide)
-            out[where][t] = y / (1 + np.exp(-y)) if silu else y
+            # exp(-y) overflows to infinity for a very negative y, and y / infinity is the right 0.
+            with np.errstate(over="ignore"):
+                out[where][t] = y / (1 + np.exp(-y)) if silu else y
         last = x.shape[-2] - 1
         for j in range(taps - 1):
             after[where][taps - 2 - j] = entry(last - j, last)
