@@ -5,6 +5,7 @@ import torch
 from sublayers import close, load, rms_norm, tensors
 
 from t2lib import golden
+from t2lib.ops.stream_mix import eager as stream_rung
 from t2lib.streams import build
 from t2lib.streams.stream import run
 
@@ -203,3 +204,17 @@ def test_published_parameter_count_manifold():
 def test_bad_options(name, options, error, sentence):
     with pytest.raises(error, match=sentence):
         build(name, width=4, blocks=2, **options)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 20])
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_sinkhorn_as_one_operator_of_a_compiled_graph(iterations, eps):
+    """Written backward against the steps differentiated one by one, at logits of scale 3."""
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(50, 4, 4).double()).requires_grad_()
+    upstream = torch.randn(50, 4, 4).double()
+    found = [function(logits, iterations, eps) for function in (stream_rung._whole, stream_rung.steps)]
+    close(*found, 1e-14)
+    close(*(torch.autograd.grad(mix, logits, upstream)[0] for mix in found), 1e-12)
+    small = logits[:2].detach().requires_grad_()
+    torch.library.opcheck(stream_rung._whole, (small, iterations, eps))
