@@ -78,7 +78,8 @@ def _manifold(name: str, given: Arrays, op: Operators) -> Arrays:
     """mHC: coefficients from all streams together; positive reads and writes, a doubly stochastic mix."""
     setting = golden.sidecar(name)["setting"]
     n, eps = setting["n"], setting["hc_eps"]
-    state, states, reads, found = _repeated(given["x0"], n), [], [], {}
+    state, states, reads = _repeated(given["x0"], n), [], []
+    found: Arrays = {}
     for i in range(setting["L"]):
         states.append(state)
         r = rms_norm(state.reshape(*state.shape[:-2], -1), 1.0, setting["rms_eps"])
@@ -131,7 +132,7 @@ def _delta_update(name: str, given: Arrays, op: Operators) -> Arrays:
 
 def _convolution(name: str, given: Arrays, op: Operators) -> Arrays:
     """The whole sequence at once; the states from the same sequence in chunks."""
-    use = {"activation": "silu" if "silu" in name else None}
+    use: dict[str, Any] = {"activation": "silu" if "silu" in name else None}
     x, weight, bias = given["x0"], given["w"], given.get("b")
     found = {"out": op.short_conv(x, weight, bias, axis=1, **use)}
     state, begin = None, 0

@@ -78,7 +78,11 @@ def _golden(rung: str, name: str) -> float:
     found = replay_streams.replay(name, tensors, operators)
     found["out"].backward(tensors["cotangent"])
     errors = [_relative(x.detach().numpy(), arrays[key]) for key, x in found.items()]
-    return max(errors + [_relative(tensors[of].grad.numpy(), arrays[key]) for key, of in gradients.items()])
+    return max(errors + [_relative(_gradient(tensors[of]), arrays[key]) for key, of in gradients.items()])
+
+
+def _gradient(x: Any) -> Any:
+    return x.grad.numpy()
 
 
 def _relative(got: Any, want: Any) -> float:
@@ -87,6 +91,7 @@ def _relative(got: Any, want: Any) -> float:
 
 def _inputs(operator: str, length: int = 5) -> tuple[Callable[..., Any], list[Any]]:
     """A call of the operator that uses everything it has, as a function of arrays, and arrays for it."""
+    shapes: tuple[tuple[int, ...], ...]
     if operator == "delta_rewrite":
         shapes = ((length, 2, 6, 3), (length, 2, 6), (length, 2, 3), (length, 2))
         return partial(delta_rewrite, return_parts=True), _drawn(shapes)
@@ -186,7 +191,7 @@ def _rewind(rung: str) -> float:
     worst = 0.0
     for guard in ("eager", "kernel", "none"):
         for erase in (True, False):
-            use = {"guard": guard, "erase": erase, "rung": rung, "return_parts": True}
+            use: dict[str, Any] = {"guard": guard, "erase": erase, "rung": rung, "return_parts": True}
             after, _, correction = delta_rewrite(X, k, v, np.ones(X.shape[:2]), **use)
             worst = max(worst, error(rewind(after, k, correction, guard=guard), X))
     return worst

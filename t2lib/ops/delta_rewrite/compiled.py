@@ -8,6 +8,8 @@ over the d·d_v entries of a token as one axis, with d and d_v compiled in. Resu
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -50,16 +52,15 @@ def _backward(
     d, d_v = dX.shape[-2:]
     G, state = dX.reshape(-1, d, d_v), None if X is None else X.reshape(-1, d, d_v)
     given = (d_reading, d_correction, v, reading, correction)
-    small = [None if x is None else x.reshape(-1, d_v) for x in given] + [beta.reshape(-1)]
+    small: Any = [None if x is None else x.reshape(-1, d_v) for x in given]
+    gate = beta.reshape(-1)
     unit, length = run(unit_direction, k.reshape(-1, d), rule.floor)
     if _flat(G):
-        q, gated, d_beta = _small_gradients(_product(unit, G), *small, rule.erase)
+        q, gated, d_beta = _small_gradients(_product(unit, G), *small, gate=gate, erase=rule.erase)
         d_unit = run(_unit_gradient, *_fixed(G, small[4], state, q))
         G = G if q is None else run(_add_flat, *_fixed(G, unit, q), dX.dtype)
     else:
-        G, d_unit, gated, d_beta = run(
-            _fused_backward, *_fixed(G, state, unit, *small[:5]), small[5], rule.erase
-        )
+        G, d_unit, gated, d_beta = run(_fused_backward, *_fixed(G, state, unit, *small), gate, rule.erase)
     d_k = run(through_the_guard, d_unit, unit, length)
     return (
         G.reshape(dX.shape),
@@ -98,11 +99,11 @@ def _correction(v: Tensor, beta: Tensor, reading: Tensor | None, erase: bool, wi
 
 def _small_gradients(
     a: Tensor, d_reading: Tensor | None, d_correction: Tensor | None, v: Tensor, reading: Tensor | None,
-    correction: Tensor, beta: Tensor, erase: bool,
+    correction: Tensor, gate: Tensor, erase: bool,
 ) -> tuple[Tensor | None, Tensor, Tensor]:  # fmt: skip
     """What arrives at the reading (None: nothing does), and the gradients of v and beta."""
     a = a if d_correction is None else a + d_correction
-    gated, target = beta.to(a.dtype)[:, None] * a, v.to(a.dtype)
+    gated, target = gate.to(a.dtype)[:, None] * a, v.to(a.dtype)
     if not erase or reading is None:
         return d_reading, gated, (a * target).sum(-1)
     return -gated if d_reading is None else d_reading - gated, gated, (a * (target - reading)).sum(-1)
@@ -133,8 +134,11 @@ def _add_flat(state: Tensor, unit: Tensor, small: Tensor, dtype: torch.dtype) ->
 
 
 def _fixed(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Views whose sizes but the tokens are compiled in: to divide an index by 4 is cheap, by n it is not."""
-    views = [None if x is None else x.view(x.shape) for x in tensors]
+    """Views whose sizes but the tokens are compiled in: to divide an index by 4 is cheap, by n it is not.
+
+    Detached, since whether a tensor requires a gradient would be compiled in as well.
+    """
+    views = [None if x is None else x.detach() for x in tensors]
     for view in views:
         for axis in range(1, 0 if view is None else view.ndim):
             torch._dynamo.mark_static(view, axis)

@@ -51,10 +51,10 @@ def backward(
     G, (unit, length) = _widened(dX), unit_direction(k, rule.floor)
     a = (unit[..., None, :] @ G)[..., 0, :]
     a = a if d_correction is None else a + d_correction
-    erased = rule.erase and reading is not None
-    gated = _widened(beta)[..., None] * a
-    d_beta = (a * (_widened(v) - reading if erased else _widened(v))).sum(-1)
-    q = -gated if erased else None
+    gated, target, q = _widened(beta)[..., None] * a, _widened(v), None
+    if rule.erase and reading is not None:
+        target, q = target - reading, -gated
+    d_beta = (a * target).sum(-1)
     if d_reading is not None:
         q = d_reading if q is None else q + d_reading
     d_unit = (G @ correction[..., None])[..., 0]
@@ -86,7 +86,8 @@ def rewritten(
     forward: Callable[..., Any], backward: Callable[..., Any],
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """One rewrite, computed by `forward`, whose gradients `backward` computes."""
-    result = _Rewrite.apply(X, k, v, beta, rule, tape, forward, backward)
+    apply: Callable[..., Any] = _Rewrite.apply
+    result = apply(X, k, v, beta, rule, tape, forward, backward)
     return result[0], result[1], result[2]
 
 

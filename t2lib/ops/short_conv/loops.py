@@ -44,9 +44,11 @@ def short_conv(
             """What `reader` sees at place t: zeros before the beginning and in other documents."""
             if labels is not None and labels[reader] != labels[max(t, 0)]:
                 return np.zeros_like(x[0])
-            if t >= 0:
-                return x[t]
-            return np.zeros_like(x[0]) if before is None else before[t + taps - 1]
+            if t < 0 and before is None:
+                return np.zeros_like(x[0])
+            source, place = (x, t) if before is None or t >= 0 else (before, t + taps - 1)
+            seen: Array = source[place]
+            return seen
 
         for t in range(x.shape[-2]):
             y = np.zeros(x.shape[-1], wide) if bias is None else bias.astype(wide)

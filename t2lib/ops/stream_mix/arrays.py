@@ -41,7 +41,7 @@ def stream_mix(
 
 def _of(coefficient: Array, rows: Any, axes: int, wide: Any) -> Array:
     """The coefficients of a block of tokens: those of all tokens if they are shared."""
-    own = coefficient if coefficient.ndim == axes else coefficient[rows]
+    own: Array = coefficient if coefficient.ndim == axes else coefficient[rows]
     return own.astype(wide, copy=False)
 
 
@@ -51,16 +51,19 @@ def sinkhorn(logits: Array, iterations: int, eps: float) -> Array:
     if eps == 0:
         for _ in range(iterations):
             M = _log_normalised(_log_normalised(M, -2), -1)
-        return np.exp(M).astype(logits.dtype)
+        result: Array = np.exp(M).astype(logits.dtype)
+        return result
     M = np.exp(_log_normalised(M, -2)) + M.dtype.type(eps)
     for step in range(iterations):
         if step > 0:
             M = M / (M.sum(-2, keepdims=True) + M.dtype.type(eps))
         M = M / (M.sum(-1, keepdims=True) + M.dtype.type(eps))
-    return M.astype(logits.dtype)
+    result = M.astype(logits.dtype)
+    return result
 
 
 def _log_normalised(logs: Array, axis: int) -> Array:
     """log(x / Σ x) from log x."""
     shifted = logs - logs.max(axis, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+    normalised: Array = shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+    return normalised

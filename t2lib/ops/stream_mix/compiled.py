@@ -39,4 +39,5 @@ def _stream_mix(
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
     """The same as in `eager`, with its steps fused; a number of iterations compiles once."""
-    return run(eager.steps, logits, iterations, eps)
+    result: Tensor = run(eager.steps, logits, iterations, eps)
+    return result

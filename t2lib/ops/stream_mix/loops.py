@@ -40,7 +40,7 @@ def stream_mix(
 
 def _sum(weights: Array, state: Array) -> Array:
     """Σ_i w_i x_i over the streams of one token."""
-    total = np.zeros_like(state[0])
+    total: Array = np.zeros_like(state[0])
     for weight, stream in zip(weights, state, strict=True):
         total += state.dtype.type(weight) * stream
     return total
