@@ -56,7 +56,7 @@ def _backward(
     gate = beta.reshape(-1)
     unit, length = run(unit_direction, k.reshape(-1, d), rule.floor)
     if _flat(G):
-        q, gated, d_beta = _small_gradients(_product(unit, G), *small, gate=gate, erase=rule.erase)
+        q, gated, d_beta = _small_gradients(*(_product(unit, G), *small, gate, rule.erase))
         d_unit = run(_unit_gradient, *_fixed(G, small[4], state, q))
         G = G if q is None else run(_add_flat, *_fixed(G, unit, q), dX.dtype)
     else:
