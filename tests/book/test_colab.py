@@ -28,7 +28,8 @@ from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
 notebook.cells.append(nbformat.v4.new_code_cell(sys.argv[2]))
 NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-print(notebook.cells[-1].outputs[-1].text)
+# One print may arrive as several stream outputs.
+print("".join(output.text for output in notebook.cells[-1].outputs))
 """
 ASK = f"""
 import json, t2lib
