@@ -5,7 +5,8 @@ normalised copy of the residual stream and adds its output back,
 
     U = H + Attention(Norm(H)),        H' = U + MLP(Norm(U)),
 
-so the stream after any number of sublayers is the embedding plus the sum of what they wrote.
+so the stream after any number of sublayers is the embedding plus the sum of what they wrote. Any other
+stream of `t2lib.streams` can stand in its place: it decides what a sublayer reads and where its output goes.
 Source: the baseline of arXiv 2603.16039, section 2.1; RMSNorm arXiv 1910.07467, rotary positions
 arXiv 2104.09864, SwiGLU arXiv 2002.05202.
 """
@@ -14,17 +15,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from t2lib.streams import build, check_name, check_options
+from t2lib.streams.stream import Record, run
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
     """The shape of a `Decoder`. `rope_base=None` leaves positions out; `dropout` acts on branch outputs
-    in training only."""
+    in training only. `stream` is a name of `t2lib.streams.STREAMS`, `stream_options` what that design
+    takes."""
 
     vocabulary: int = 256
     width: int = 96
@@ -35,6 +42,8 @@ class DecoderConfig:
     rope_base: float | None = 10000.0
     norm_eps: float = 1e-6
     dropout: float = 0.0
+    stream: str = "prenorm"
+    stream_options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "blocks", "heads", "hidden", "context"):
@@ -54,6 +63,10 @@ class DecoderConfig:
             raise ValueError(f"norm_eps must be positive, got {self.norm_eps!r}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout!r}.")
+        check_name(self.stream)
+        if not isinstance(self.stream_options, dict):
+            raise TypeError(f"stream_options must be a dict, got {type(self.stream_options).__name__}.")
+        check_options(self.stream, self.stream_options)
 
     @property
     def head_width(self) -> int:
@@ -92,8 +105,22 @@ def rotate(x: Tensor, base: float) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
+class WayNorms(nn.ModuleDict):
+    """An RMSNorm each for query, key and value, for a stream that gives attention a read for each."""
+
+    def __init__(self, ways: tuple[str, ...], width: int, eps: float) -> None:
+        # The residual way goes around the sublayer, so it passes no norm.
+        super().__init__({way: RMSNorm(width, eps) for way in ways if way != "residual"})
+
+    def forward(self, reads: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {way: norm(reads[way]) for way, norm in self.items()}
+
+
 class Attention(nn.Module):
-    """Causal softmax attention over the tokens, (..., T, d) -> (..., T, d); no biases."""
+    """Causal softmax attention over the tokens, (..., T, d) -> (..., T, d); no biases.
+
+    Queries, keys and values come from one x, or from a dict of one tensor each.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -107,14 +134,16 @@ class Attention(nn.Module):
         """(..., T, d) -> (..., H, T, D)."""
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
-    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def queries_keys_values(self, x: Tensor | dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """The three projections of the normalised stream, each (..., H, T, D), positions applied."""
-        q, k, v = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
+        ways = x if isinstance(x, dict) else {"query": x, "key": x, "value": x}
+        q = self.split(self.query(ways["query"]))
+        k, v = self.split(self.key(ways["key"])), self.split(self.value(ways["value"]))
         if self.rope_base is not None:
             q, k = rotate(q, self.rope_base), rotate(k, self.rope_base)
         return q, k, v
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | dict[str, Tensor]) -> Tensor:
         q, k, v = self.queries_keys_values(x)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.output(mixed.transpose(-2, -3).flatten(-2))  # type: ignore[no-any-return]
@@ -162,7 +191,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Bytes in, next-byte logits out: `decoder(tokens)`, int64 (..., T) -> (..., T, vocabulary).
 
-    Embedding and unembedding are one matrix. Weights start as N(0, 0.02^2); the two projections that
+    The shape is a `DecoderConfig`, or its fields by name: `Decoder(stream="denseformer")`. Embedding and
+    unembedding are one matrix. Weights start as N(0, 0.02^2); the two projections that
     write to the stream, `attention.output` and `mlp.down`, as N(0, 0.02^2 / 2L) (the GPT-2 rule), norm
     gains at 1. Cost of a call: about 2 FLOPs a parameter and token, plus 4 T d a token and block for
     the full attention over T tokens.
@@ -172,22 +202,37 @@ class Decoder(nn.Module):
     torch.Size([3, 5, 96])
     """
 
-    def __init__(self, config: DecoderConfig | None = None) -> None:
+    def __init__(self, config: DecoderConfig | None = None, **fields: Any) -> None:
         super().__init__()
-        self.config = config or DecoderConfig()
-        self.embedding = nn.Embedding(self.config.vocabulary, self.config.width)
+        if config is not None and fields:
+            raise TypeError(f"config must be None if fields are given by name, got {', '.join(fields)} too.")
+        self.config = config or DecoderConfig(**fields)
+        width, eps = self.config.width, self.config.norm_eps
+        # The stream draws from a copy of the generator: the other weights are those of the plain decoder.
+        with torch.random.fork_rng(devices=[]):
+            options = self.config.stream_options
+            stream = build(self.config.stream, width=width, blocks=self.config.blocks, **options)
+        self.embedding = nn.Embedding(self.config.vocabulary, width)
         self.blocks = nn.ModuleList(Block(self.config) for _ in range(self.config.blocks))
-        self.final_norm = RMSNorm(self.config.width, self.config.norm_eps)
+        for index, block in enumerate(self.blocks):
+            if stream.ways(2 * index) != ("x",):
+                block.attention_norm = WayNorms(stream.ways(2 * index), width, eps)
+        self.final_norm = RMSNorm(width, eps)
         self.dropout = nn.Dropout(self.config.dropout)
+        self.stream = stream
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw every matrix anew from torch's global generator, by the rule in the class docstring."""
+        """Draw every matrix anew from torch's global generator, by the rule in the class docstring.
+
+        The stream's own parameters come last, by its own rule.
+        """
         writers = math.sqrt(2 * self.config.blocks)
         for name, weight in self.named_parameters():
-            if weight.ndim == 2:
+            if weight.ndim == 2 and not name.startswith("stream."):
                 writes = name.endswith(("attention.output.weight", "mlp.down.weight"))
                 nn.init.normal_(weight, std=0.02 / writers if writes else 0.02)
+        self.stream.initialise()
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Level 0 of the stack: int64 tokens (..., T) -> states (..., T, d), after checking them."""
@@ -201,38 +246,57 @@ class Decoder(nn.Module):
         """
         return F.linear(self.final_norm(states), self.embedding.weight)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        h = self.embed(tokens)
+    def sublayers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
+        """All 2L sublayers in order, each with the norm through which it reads the stream."""
         for block in self.blocks:
-            h = block(h)
-        return self.unembed(h)
+            assert isinstance(block, Block)
+            yield from block.sublayers()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedding = self.embed(tokens)
+        state = self.stream.start(embedding)
+        for i, (norm, sublayer) in enumerate(self.sublayers()):
+            normed = norm(self.stream.read(state, i))
+            # Under autocast a sublayer puts out half precision; the stream stays as wide as the embedding.
+            y = self.dropout(sublayer(normed)).to(embedding.dtype)
+            state = self.stream.write(state, i, y, normed)
+        return self.unembed(self.stream.finish(state))
+
+    def record(self, tokens: Tensor) -> Record:
+        """One pass with all that happened on the way: levels, reads, normalised reads and branch outputs.
+
+        Fields of the result: `levels`, 2L + 1 tensors (..., T, d), what the final norm would read if the
+        decoder ended there; `reads`, `normed` and `branches`, 2L each. A read, raw or normalised, is a
+        tensor, or a dict of one tensor a way.
+        """
+        embedding = self.embed(tokens)
+        norms, sublayers = zip(*self.sublayers(), strict=True)
+
+        def branch(sublayer: nn.Module, normed: Any) -> Tensor:
+            return self.dropout(sublayer(normed)).to(embedding.dtype)  # type: ignore[no-any-return]
+
+        return run(self.stream, embedding, [partial(branch, sublayer) for sublayer in sublayers], norms)
+
+    def mixing_matrix(self, tokens: Tensor) -> Tensor | dict[str, Tensor]:
+        """How much of each earlier output each sublayer read: see `t2lib.streams.mixing.mixing_matrix`."""
+        with torch.no_grad():
+            seen = self.record(tokens)
+        return self.stream.mixing_matrix(seen.embedding, seen.branches, seen.normed)
 
     def branches(self, tokens: Tensor) -> Tensor:
-        """What each sublayer added, (2L, ..., T, d): attention, MLP, attention, MLP, ..."""
-        return self._walk(tokens)[1]
+        """What each sublayer put out, (2L, ..., T, d): attention, MLP, attention, MLP, ..."""
+        return torch.stack(self.record(tokens).branches)
 
     def hidden_states(self, tokens: Tensor, unit: str = "block") -> Tensor:
         """The stack H: level 0 is the embedding, the last level is what the final norm reads.
 
         `unit="block"`: (L+1, ..., T, d). `unit="sublayer"`: (2L+1, ..., T, d), every other level of
-        which is the block stack; there `H[k + 1] - H[k]` is `branches[k]`.
+        which is the block stack; there `H[k + 1] - H[k]` is `branches[k]` if the stream is the plain one.
         """
         if unit not in ("block", "sublayer"):
             raise ValueError(f'unit must be "block" or "sublayer", got {unit!r}.')
-        stack = self._walk(tokens)[0]
+        stack = torch.stack(self.record(tokens).levels)
         return stack[::2] if unit == "block" else stack
-
-    def _walk(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """One forward pass that keeps every sublayer's level and branch."""
-        h = self.embed(tokens)
-        levels, branches = [h], []
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            for norm, sublayer in block.sublayers():
-                branches.append(block.dropout(sublayer(norm(h))))
-                h = h + branches[-1]
-                levels.append(h)
-        return torch.stack(levels), torch.stack(branches)
 
     @torch.no_grad()
     def generate(

@@ -20,7 +20,7 @@ import numpy as np
 
 from t2lib import __version__, golden
 from t2lib.golden import replay
-from t2lib.ops import RungUnavailable, _registry, short_swa
+from t2lib.ops import RungUnavailable, _claims_depth, _claims_streams, _registry, short_swa
 from t2lib.ops._laws import LAWS, error
 
 # float64 on all rungs but the kernels, which compute in float32.
@@ -204,6 +204,22 @@ def _layout(rung: str, layout: Callable[[Any], Any]) -> float:
         got = _read(rung, *(layout(x) for x in plain), window=5, axis=1)
         worst = max(worst, error(got, short_swa(*plain, window=5, axis=1, rung="loops")))
     return worst
+
+
+def _by_claims(operator: str, claims: Callable[[str, str], dict[str, _claims_streams.Check]]) -> Iterator[Cell]:
+    """A section from what a module of claims lists: check -> a tolerance and what measures it, or why not."""
+    for rung, runs_here, reason in _registry.ladder(operator):
+        for check, (tolerance, measure) in claims(operator, rung).items():
+            if not runs_here or isinstance(measure, str):
+                why = measure if runs_here and isinstance(measure, str) else reason
+                yield Cell(operator, check, rung, None, reason=why)
+            else:
+                yield cell(operator, check, rung, tolerance, measure)
+
+
+for _claims in (_claims_depth, _claims_streams):
+    for _name in _claims.OPERATORS:
+        section(_name)(partial(_by_claims, _name, _claims.checks))
 
 
 def report(cells: list[Cell]) -> str:

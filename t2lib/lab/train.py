@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import math
 import os
 import time
@@ -208,7 +209,9 @@ def arguments() -> argparse.ArgumentParser:
     for name, value in asdict(defaults).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     for name, value in asdict(config).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+        # The options of a stream are given as JSON: --stream-options '{"period": 2}'.
+        parse = json.loads if isinstance(value, dict) else type(value)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=parse, default=value)
     return parser
 
 

@@ -56,13 +56,13 @@ def check_integer(name: str, value: Any, least: int) -> int:
     return operator.index(value)
 
 
-def check_axis(name: str, axis: Any, ndim: int) -> int:
-    """One of the axes before the last, as an index that is not negative."""
+def check_axis(name: str, axis: Any, ndim: int, of: str = "q") -> int:
+    """One of the axes of the array `of` before the last, as an index that is not negative."""
     if isinstance(axis, bool) or not isinstance(axis, numbers.Integral):
         raise TypeError(f"{name} must be an integer; got {axis!r}.")
     place = operator.index(axis)
     if not -ndim <= place < ndim or place % ndim == ndim - 1:
-        takes = f"one of the {ndim} axes of q other than the last, the width"
+        takes = f"one of the {ndim} axes of {of} other than the last, the width"
         raise ValueError(f"{name} must name {takes}; got {axis}.")
     return place % ndim
 

@@ -6,7 +6,9 @@ import importlib
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -15,7 +17,19 @@ RUNGS = ("loops", "arrays", "eager", "compiled", "kernels")
 NUMPY_RUNGS = ("loops", "arrays")
 
 # Operator -> the rungs it does not have, each with the reason.
-OPERATORS: dict[str, dict[str, str]] = {"short_swa": {}}
+NO_KERNEL = "this operator has no Triton kernel in this version; 'eager' and 'compiled' run on CUDA devices"
+OPERATORS: dict[str, dict[str, str]] = {
+    "short_swa": {},
+    "depth_mix": {"kernels": NO_KERNEL},
+    "depth_attention": {"kernels": NO_KERNEL},
+    "stream_mix": {"kernels": NO_KERNEL},
+    "delta_rewrite": {"kernels": NO_KERNEL},
+    "short_conv": {"kernels": NO_KERNEL},
+}
+
+
+# Modules of rungs by name. torch.compile can follow a look-up here in one graph, an import it cannot.
+_LOADED: dict[str, ModuleType] = {}
 
 
 class RungUnavailable(RuntimeError):
@@ -71,7 +85,10 @@ def load(operator: str, rung: str) -> ModuleType:
     runs_here, reason = (False, missing[rung]) if rung in missing else _CHECKS[rung]()
     if not runs_here:
         raise RungUnavailable(f"rung={rung!r} of {operator} cannot run here: {reason}.")
-    return importlib.import_module(f"t2lib.ops.{operator}.{rung}")
+    name = f"t2lib.ops.{operator}.{rung}"
+    if name not in _LOADED:
+        _LOADED[name] = importlib.import_module(name)
+    return _LOADED[name]
 
 
 def choose(operator: str, q: Any) -> str:
@@ -94,7 +111,13 @@ def choose(operator: str, q: Any) -> str:
 
 def installed(package: str) -> bool:
     """Whether a package can be imported, without importing it."""
-    return importlib.util.find_spec(package) is not None
+    return package in sys.modules or importlib.util.find_spec(package) is not None
+
+
+@cache
+def _on_path(program: str, path: str | None) -> bool:
+    # Looking through the folders of the path takes longer than a small operator does.
+    return shutil.which(program, path=path) is not None
 
 
 def _numpy() -> tuple[bool, str]:
@@ -113,7 +136,7 @@ def _compiled() -> tuple[bool, str]:
     if os.environ.get("TORCHDYNAMO_DISABLE", "0") not in ("", "0"):
         return False, "TORCHDYNAMO_DISABLE is set, so torch.compile would do nothing; unset it"
     compilers = (os.environ.get("CXX", ""), "g++", "clang++", "cl")
-    if not any(shutil.which(name) for name in compilers if name):
+    if not any(_on_path(name, os.environ.get("PATH")) for name in compilers if name):
         return False, "torch.compile needs a C++ compiler on the PATH; install g++ or clang++"
     return True, "torch.compile; the first call takes seconds"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.ops import _registry
-from t2lib.ops._contract import (
+from t2lib.ops._checks import (
+    bridge,
     check_arrays,
     check_axis,
     check_choice,
@@ -17,8 +17,7 @@ from t2lib.ops._contract import (
     check_number,
     dtype,
     kind,
-    to_numpy,
-    to_torch,
+    pick,
 )
 
 __all__ = ["Mask", "sees", "short_swa"]
@@ -138,23 +137,14 @@ def short_swa(
         valid=_check_labels("valid", valid, q, k, axis),
     )
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else check_number("scale", scale)
-    check_choice("rung", rung, ("auto", *_registry.RUNGS))
-    if rung == "auto":
-        rung = _registry.choose("short_swa", q)
-    compute = _registry.load("short_swa", rung).short_swa
+    rung, module = pick("short_swa", rung, q)
 
     def call(q: Any, k: Any, v: Any, documents: Any, valid: Any) -> Any:
         seen = replace(mask, documents=documents, valid=valid)
-        return compute(q, k, v, axis=axis, mask=seen, scale=scale, head_axis=head_axis)
+        return module.short_swa(q, k, v, axis=axis, mask=seen, scale=scale, head_axis=head_axis)
 
     arrays = {"q": q, "k": k, "v": v, "documents": mask.documents, "valid": mask.valid}
-    numpy_in, numpy_rung = isinstance(q, np.ndarray), rung in _registry.NUMPY_RUNGS
-    if numpy_in == numpy_rung:
-        return call(**arrays)
-    if numpy_in:
-        return call(**{name: to_torch(x) for name, x in arrays.items()}).numpy()
-    out = call(**{name: to_numpy(name, x, rung) for name, x in arrays.items()})
-    return to_torch(out).to(q.dtype)
+    return bridge(rung, call, arrays)
 
 
 def _check_shapes(q: Any, k: Any, v: Any, axis: int, head_axis: int | None) -> None:

@@ -1,0 +1,180 @@
+"""A softmax read of a list of states by a pseudo-query, whole or in parts: the contract of all rungs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from t2lib.ops._checks import (
+    bridge,
+    check_array,
+    check_flag,
+    check_like,
+    check_like_or_wide,
+    check_number,
+    check_shape,
+    check_states,
+    dtype,
+    kind,
+    pick,
+)
+
+__all__ = ["depth_attention", "depth_attention_partial", "merge"]
+
+
+def depth_attention(
+    states: Any,
+    pseudo_query: Any,
+    *,
+    gain: Any = None,
+    eps: float = 1e-6,
+    query: Any = None,
+    return_lse: bool = False,
+    rung: str = "auto",
+) -> Any:
+    """Softmax read of a list of states: RMS-normalised keys, raw values, no scale, and nothing stacked.
+
+        s_j = Σ_c (w_c + q_c) g_c · x_jc / sqrt(mean(x_j²) + eps),    j = 0 ... N - 1
+        z   = Σ_j a_j x_j,    a_j = exp(s_j) / Σ_m exp(s_m)
+
+    for every token by itself. w is the pseudo-query, learned and the same for all tokens; g the gain of the
+    key norm; q an input-dependent query, if there is one.
+
+    Shapes
+        states        a list or tuple of N arrays (..., d), all of one shape
+        pseudo_query  (d,), or None for a read by `query` alone
+        gain          (d,), or None for ones
+        query         (..., d), or None; it is added to the pseudo-query
+        result        (..., d); with return_lse=True the pair of it and log Σ_j exp(s_j), of shape (...)
+
+    Arguments
+        eps         added to the mean square of a state, at least 0
+        return_lse  whether to return the log-sum-exp as well, for `merge`
+        rung        "auto", "loops", "arrays", "eager" or "compiled": see t2lib.ladder("depth_attention")
+
+    A NaN in a state reaches its own token and no other.
+
+    Dtypes  float64, float32, float16, bfloat16, one for all inputs; pseudo_query and gain may be float32
+            beside states in half precision. The result has the kind, dtype and device of the states. Norms,
+            scores, softmax and sums are float64 for float64 and float32 for all others, and so is the
+            log-sum-exp.
+    Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
+            cannot run.
+    Cost    6·N·d FLOPs a token: 2·d each for norm, score and sum of a state; each state is read once.
+            Backward keeps the states themselves and two numbers a state and token; "eager" is differentiable
+            once.
+    Source  arXiv 2603.15031.
+    """
+    states = check_states("states", states)
+    first = states[0]
+    width = first.shape[-1]
+    if pseudo_query is None and query is None:
+        raise TypeError("pseudo_query or query must be given; got None for both.")
+    for name, x in (("pseudo_query", pseudo_query), ("gain", gain)):
+        if x is not None:
+            check_like_or_wide(name, x, "states[0]", first)
+            check_shape(name, x, (width,))
+    if query is not None:
+        check_like("query", query, "states[0]", first)
+        check_shape("query", query, tuple(first.shape))
+    return_lse = check_flag("return_lse", return_lse)
+    w, g, q = (None if x is None else x[None] for x in (pseudo_query, gain, query))
+    z, lse = _read(rung, states, w, g, q, eps)
+    # With the dots, a single number comes back as an array as well.
+    return (z[0], lse[0, ...]) if return_lse else z[0]
+
+
+def depth_attention_partial(
+    states: Any, pseudo_queries: Any, *, gains: Any = None, eps: float = 1e-6, rung: str = "auto"
+) -> Any:
+    """Many reads of one list of states at once, each with its log-sum-exp: the first phase of two.
+
+    A pseudo-query does not depend on the input, so all the sublayers of a block can read the finished blocks
+    in one pass. Row i of the result is `depth_attention(states, pseudo_queries[i], gain=gains[i],
+    return_lse=True)`; `merge` joins it with what the sublayer reads later.
+
+    Shapes
+        states          a list or tuple of N arrays (..., d), all of one shape
+        pseudo_queries  (Q, d)
+        gains           (Q, d), or None for ones
+        result          the pair of reads (Q, ..., d) and log-sum-exps (Q, ...)
+
+    Dtypes, errors  as of `depth_attention`
+    Cost    (2 + 4·Q)·N·d FLOPs a token: the norm of a state serves all queries; each state is read once.
+    Source  arXiv 2603.15031.
+    """
+    states = check_states("states", states)
+    first = states[0]
+    check_like_or_wide("pseudo_queries", pseudo_queries, "states[0]", first)
+    if pseudo_queries.ndim != 2 or 0 in pseudo_queries.shape or pseudo_queries.shape[1] != first.shape[-1]:
+        takes = f"shape (Q, {first.shape[-1]}) with Q of at least 1"
+        raise ValueError(f"pseudo_queries must have {takes}; got {tuple(pseudo_queries.shape)}.")
+    if gains is not None:
+        check_like_or_wide("gains", gains, "states[0]", first)
+        check_shape("gains", gains, tuple(pseudo_queries.shape))
+    return _read(rung, states, pseudo_queries, gains, None, eps)
+
+
+def merge(parts: Any, *, return_lse: bool = False, rung: str = "auto") -> Any:
+    """One softmax read out of reads of parts of the list: the online softmax, exact and not an approximation.
+
+        z = Σ_p exp(l_p) z_p / Σ_p exp(l_p),    lse = log Σ_p exp(l_p)
+
+    for parts (z_p, l_p) as `depth_attention(..., return_lse=True)` or `depth_attention_partial` return them.
+    z_p is a convex combination and never large; the largest l_p is subtracted before exp.
+
+    Shapes  z_p (..., d) and l_p (...), the same for all parts; result (..., d), with return_lse=True the
+            pair of it and lse (...)
+    Dtypes  z_p one of float64, float32, float16, bfloat16; l_p float64 for float64 and float32 for all others
+    Errors  TypeError or ValueError in one sentence, the same on every rung
+    Cost    2·P·d FLOPs a token for P parts
+    Source  arXiv 2603.15031; the merge itself arXiv 1805.02867.
+    """
+    reads, lses = _check_parts(parts)
+    return_lse = check_flag("return_lse", return_lse)
+    rung, module = pick("depth_attention", rung, reads[0])
+    z, lse = bridge(rung, module.merge, {"reads": reads, "lses": lses}, wide=(1,))
+    return (z, lse) if return_lse else z
+
+
+def _read(
+    rung: str, states: tuple[Any, ...], pseudo_query: Any, gain: Any, query: Any, eps: Any
+) -> tuple[Any, Any]:
+    eps = check_number("eps", eps)
+    if eps < 0:
+        raise ValueError(f"eps must be at least 0; got {eps}.")
+    rung, module = pick("depth_attention", rung, states[0])
+
+    def call(states: tuple[Any, ...], pseudo_query: Any, gain: Any, query: Any) -> Any:
+        # On every rung: pseudo_query, gain (Q, d); query (Q, ..., d); read (Q, ..., d), lse (Q, ...).
+        return module.depth_attention(states, pseudo_query, gain, query, eps)
+
+    arrays = {"states": states, "pseudo_query": pseudo_query, "gain": gain, "query": query}
+    z, lse = bridge(rung, call, arrays, wide=(1,))
+    return z, lse
+
+
+def _check_parts(parts: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    pairs = isinstance(parts, (list, tuple)) and all(
+        isinstance(x, (list, tuple)) and len(x) == 2 for x in parts
+    )
+    if not pairs:
+        raise TypeError(f"parts must be a list or tuple of pairs (read, log-sum-exp); got {kind(parts)}.")
+    if not parts:
+        raise ValueError("parts must hold at least one pair; got none.")
+    reads, lses = zip(*parts, strict=True)
+    check_array("parts[0][0]", reads[0])
+    takes = "float64" if dtype(reads[0]) == "float64" else "float32"
+    for place, (read, lse) in enumerate(parts):
+        check_like(f"parts[{place}][0]", read, "parts[0][0]", reads[0])
+        check_shape(f"parts[{place}][0]", read, tuple(reads[0].shape))
+        name = f"parts[{place}][1]"
+        if kind(lse) != kind(read):
+            raise TypeError(f"{name} must be {kind(read)} like parts[0][0]; got {kind(lse)}.")
+        if dtype(lse) != takes:
+            raise TypeError(f"{name} must have dtype {takes}; got {dtype(lse)}.")
+        if not isinstance(lse, np.ndarray) and lse.device != read.device:
+            raise ValueError(f"{name} must be on the device of parts[0][0], {read.device}; got {lse.device}.")
+        check_shape(name, lse, tuple(read.shape[:-1]))
+    return reads, lses

@@ -1,0 +1,31 @@
+"""FLOPs, bytes and state of short_conv in closed form, from shapes alone. One multiply-add is 2 FLOPs."""
+
+from __future__ import annotations
+
+from t2lib.ops._contract import check_integer
+
+__all__ = ["forward_bytes", "forward_flops", "parameters", "state_bytes"]
+
+
+def forward_flops(d: int, taps: int, *, entries: int = 1) -> int:
+    """2 K d an entry; bias and SiLU, a few operations a channel, are left out."""
+    d, taps = check_integer("d", d, 1), check_integer("taps", taps, 2)
+    return 2 * taps * d * check_integer("entries", entries, 0)
+
+
+def forward_bytes(d: int, taps: int, *, itemsize: int, entries: int = 1, bias: bool = False) -> int:
+    """2 d elements an entry, in and out, and the taps once: a shifted entry comes from the cache."""
+    d, taps = check_integer("d", d, 1), check_integer("taps", taps, 2)
+    elements = 2 * d * check_integer("entries", entries, 0) + parameters(d, taps, bias=bias)
+    return elements * check_integer("itemsize", itemsize, 1)
+
+
+def parameters(d: int, taps: int, *, bias: bool = False) -> int:
+    """K d taps, and d more with a bias."""
+    return check_integer("d", d, 1) * (check_integer("taps", taps, 2) + bias)
+
+
+def state_bytes(d: int, taps: int, *, itemsize: int, sequences: int = 1) -> int:
+    """(K − 1) d elements a sequence, whatever its length."""
+    d, taps = check_integer("d", d, 1), check_integer("taps", taps, 2)
+    return (taps - 1) * d * check_integer("sequences", sequences, 1) * check_integer("itemsize", itemsize, 1)
