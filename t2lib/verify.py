@@ -206,7 +206,9 @@ def _layout(rung: str, layout: Callable[[Any], Any]) -> float:
     return worst
 
 
-def _by_claims(operator: str, claims: Callable[[str, str], dict[str, _claims_streams.Check]]) -> Iterator[Cell]:
+def _by_claims(
+    operator: str, claims: Callable[[str, str], dict[str, _claims_streams.Check]]
+) -> Iterator[Cell]:
     """A section from what a module of claims lists: check -> a tolerance and what measures it, or why not."""
     for rung, runs_here, reason in _registry.ladder(operator):
         for check, (tolerance, measure) in claims(operator, rung).items():
