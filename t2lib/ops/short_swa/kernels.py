@@ -17,21 +17,17 @@ program whose result is not a number does its rows again in the shift form, whic
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
 
-from t2lib.ops._registry import RungUnavailable
+from t2lib.ops import _triton
+from t2lib.ops._triton import DEVICES, has_nan, offset
 from t2lib.ops.short_swa import Mask
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
 WIDEST = 256
 # Fewer queries than this, or a window no longer than SHORT, take the shift form.
 FEW, SHORT = 16, 4
@@ -72,19 +68,6 @@ def pick_config(
     if width > 128 or not aligned:
         return Config(True, 16, 32, 8, 1)
     return Config(True, 32, 32, 4 if width <= 64 else 8, 1)
-
-
-@triton.jit
-def _offset(group, sizes, strides, LEVELS: tl.constexpr):
-    """Where a group starts: its number decoded level by level, the innermost first.
-
-    `strides` are those of the ordered axis and of the width, then one a level.
-    """
-    offset = group.to(tl.int64) * 0
-    for step in tl.static_range(LEVELS - 1):
-        offset += (group % sizes[LEVELS - 1 - step]).to(tl.int64) * strides[LEVELS + 1 - step]
-        group = group // sizes[LEVELS - 1 - step]
-    return offset + group.to(tl.int64) * strides[2]
 
 
 @triton.jit
@@ -169,11 +152,6 @@ def _place(count, groups, ROWS: tl.constexpr, TILE: tl.constexpr):
         row = number % count
         inside = number < groups * count
     return group, begin, row, inside
-
-
-@triton.jit
-def _has_nan(x):
-    return tl.max(tl.where(x == x, 0, 1)) > 0
 
 
 @triton.jit
@@ -337,11 +315,11 @@ def _dkv_of_heads(
         group = key_group * share + member
         rule = (
             facts[0], facts[1], facts[2], facts[3],
-            (labels[0], _offset(group, sizes, labels[1], LEVELS), labels[1]),
-            (labels[2], _offset(group, sizes, labels[3], LEVELS), labels[3]),
+            (labels[0], offset(group, sizes, labels[1], LEVELS, 2), labels[1]),
+            (labels[2], offset(group, sizes, labels[3], LEVELS, 2), labels[3]),
         )  # fmt: skip
-        queries = (sources[0], _offset(group, sizes, sources[1], LEVELS), sources[1])
-        grads = (sources[2], _offset(group, sizes, sources[3], LEVELS), sources[3])
+        queries = (sources[0], offset(group, sizes, sources[1], LEVELS, 2), sources[1])
+        grads = (sources[2], offset(group, sizes, sources[3], LEVELS, 2), sources[3])
         lse = sources[4] + group.to(tl.int64) * span[0]
         deltas = sources[5] + group.to(tl.int64) * span[0]
         if TILE:
@@ -371,20 +349,20 @@ def forward(
     query = tl.where(inside, query_start + row, n_k)
     rule = (
         n_k, window, lookback, reach,
-        (documents, _offset(group, sizes, document_strides, LEVELS), document_strides),
-        (valid, _offset(group, sizes, valid_strides, LEVELS), valid_strides),
+        (documents, offset(group, sizes, document_strides, LEVELS, 2), document_strides),
+        (valid, offset(group, sizes, valid_strides, LEVELS, 2), valid_strides),
     )  # fmt: skip
-    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides)
-    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides)
-    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides)
-    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides)
+    queries = (q, offset(group, sizes, q_strides, LEVELS, 2), q_strides)
+    keys = (k, offset(group // share, key_sizes, k_strides, LEVELS, 2), k_strides)
+    values = (v, offset(group // share, key_sizes, v_strides, LEVELS, 2), v_strides)
+    outs = (out, offset(group, sizes, out_strides, LEVELS, 2), out_strides)
     q_rows = _load(queries, row, inside, WIDTH, PADDED)
     if TILE:
         mixed, log_sum = _read_by_tile(
             q_rows, query_start + begin, query, keys, values, rule, scale,
             CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED, COLUMNS,
         )  # fmt: skip
-        if _has_nan(mixed):
+        if has_nan(mixed):
             mixed, log_sum = _read_by_shift(
                 q_rows, query, keys, values, rule, scale, CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED
             )  # fmt: skip
@@ -410,15 +388,15 @@ def backward_q(
     query = tl.where(inside, query_start + row, n_k)
     rule = (
         n_k, window, lookback, reach,
-        (documents, _offset(group, sizes, document_strides, LEVELS), document_strides),
-        (valid, _offset(group, sizes, valid_strides, LEVELS), valid_strides),
+        (documents, offset(group, sizes, document_strides, LEVELS, 2), document_strides),
+        (valid, offset(group, sizes, valid_strides, LEVELS, 2), valid_strides),
     )  # fmt: skip
-    queries = (q, _offset(group, sizes, q_strides, LEVELS), q_strides)
-    keys = (k, _offset(group // share, key_sizes, k_strides, LEVELS), k_strides)
-    values = (v, _offset(group // share, key_sizes, v_strides, LEVELS), v_strides)
-    outs = (out, _offset(group, sizes, out_strides, LEVELS), out_strides)
-    grads = (grad, _offset(group, sizes, out_strides, LEVELS), out_strides)
-    dqs = (dq, _offset(group, sizes, dq_strides, LEVELS), dq_strides)
+    queries = (q, offset(group, sizes, q_strides, LEVELS, 2), q_strides)
+    keys = (k, offset(group // share, key_sizes, k_strides, LEVELS, 2), k_strides)
+    values = (v, offset(group // share, key_sizes, v_strides, LEVELS, 2), v_strides)
+    outs = (out, offset(group, sizes, out_strides, LEVELS, 2), out_strides)
+    grads = (grad, offset(group, sizes, out_strides, LEVELS, 2), out_strides)
+    dqs = (dq, offset(group, sizes, dq_strides, LEVELS, 2), dq_strides)
     number = group.to(tl.int64) * n_q + row
     q_rows = _load(queries, row, inside, WIDTH, PADDED)
     grad_rows = _load(grads, row, inside, VALUE_WIDTH, VALUE_PADDED)
@@ -430,7 +408,7 @@ def backward_q(
             q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale,
             CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
         )  # fmt: skip
-        if _has_nan(dq_rows):
+        if has_nan(dq_rows):
             dq_rows = _dq_by_shift(
                 q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
                 CHUNK, WIDTH, VALUE_WIDTH,
@@ -456,8 +434,8 @@ def backward_kv(
     """dk and dv, owned by keys, so that no sum needs an atomic."""
     key_group, begin, row, inside = _place(n_k, groups // share, ROWS, TILE)
     key = tl.where(inside, row, n_k)
-    k_offset = _offset(key_group, key_sizes, k_strides, LEVELS)
-    v_offset = _offset(key_group, key_sizes, v_strides, LEVELS)
+    k_offset = offset(key_group, key_sizes, k_strides, LEVELS, 2)
+    v_offset = offset(key_group, key_sizes, v_strides, LEVELS, 2)
     k_rows = _load((k, k_offset, k_strides), row, inside, WIDTH, PADDED)
     v_rows = _load((v, v_offset, v_strides), row, inside, VALUE_WIDTH, VALUE_PADDED)
     sources = (q, q_strides, grad, out_strides, lse, deltas)
@@ -468,13 +446,13 @@ def backward_kv(
         k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
         LEVELS, CHUNK, WIDTH, VALUE_WIDTH, TILE, COLUMNS,
     )  # fmt: skip
-    if TILE and (_has_nan(dk_rows) | _has_nan(dv_rows)):
+    if TILE and (has_nan(dk_rows) | has_nan(dv_rows)):
         dk_rows, dv_rows = _dkv_of_heads(
             k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
             LEVELS, CHUNK, WIDTH, VALUE_WIDTH, False, COLUMNS,
         )  # fmt: skip
-    dk_offset = _offset(key_group, key_sizes, dk_strides, LEVELS)
-    dv_offset = _offset(key_group, key_sizes, dv_strides, LEVELS)
+    dk_offset = offset(key_group, key_sizes, dk_strides, LEVELS, 2)
+    dv_offset = offset(key_group, key_sizes, dv_strides, LEVELS, 2)
     _store((dk, dk_offset, dk_strides), row, inside, dk_rows * scale, WIDTH)
     _store((dv, dv_offset, dv_strides), row, inside, dv_rows, VALUE_WIDTH)
 
@@ -485,34 +463,6 @@ class _Call(NamedTuple):
     groups: int
     config: Config
     arguments: dict[str, Any]
-
-
-def _levels(
-    tensors: dict[str, Tensor], places: list[int], head_axis: int | None
-) -> list[tuple[int, int, list[int]]]:
-    """The independent axes in as few levels as all strides allow: (size in q, size in k, strides).
-
-    Neighbours are one level if a step of the outer is a full run of the inner, in every tensor. The axis of
-    grouped heads stays a level of its own, the innermost.
-    """
-    q, k = tensors["q"], tensors["k"]
-    levels: list[tuple[int, int, list[int]]] = []
-    for place in places:
-        size, strides = q.shape[place], [x.stride(place) for x in tensors.values()]
-        if size == 1:
-            continue
-        mergeable = bool(levels) and place != head_axis
-        if mergeable and all(a == size * b for a, b in zip(levels[-1][2], strides, strict=True)):
-            levels[-1] = (levels[-1][0] * size, levels[-1][1] * size, strides)
-        else:
-            levels.append((size, k.shape[place], strides))
-    return levels or [(1, 1, [0] * len(tensors))]
-
-
-def _aligned(x: Tensor, axis: int) -> bool:
-    """Whether every row of x starts at a multiple of 16 numbers and lies in one piece."""
-    steps = [x.stride(place) for place in range(x.ndim - 1) if x.shape[place] > 1 or place == axis]
-    return x.data_ptr() % 16 == 0 and x.stride(-1) == 1 and all(step % 16 == 0 for step in steps)
 
 
 def _prepare(
@@ -537,11 +487,14 @@ def _prepare(
     everything = tensors | {
         name: x.expand(shape).unsqueeze(-1) for name, x in labels.items() if x is not None
     }
-    levels = _levels(everything, places, head_axis)
+    levels = _triton.levels(list(everything.values()), places, head_axis)
+    share = 1 if head_axis is None else q.shape[head_axis] // k.shape[head_axis]
+    # Decoding does not need the outermost size, and it would make variants for nothing.
+    sizes = (1, *(size for size, _ in levels[1:]))
     none = (0,) * (2 + len(levels))
     arguments: dict[str, Any] = {"document_strides": none, "valid_strides": none}
     for index, (name, x) in enumerate(everything.items()):
-        by_level = (strides[index] for _, _, strides in levels)
+        by_level = (strides[index] for _, strides in levels)
         arguments[f"{name}_strides"] = (x.stride(axis), x.stride(-1), *by_level)
 
     # A window beyond the length is the length; that also keeps the products of both below 2^31.
@@ -550,20 +503,18 @@ def _prepare(
     reach = min(window * (lookback + 1) if chunk else window, n_k)
     arguments |= {
         "documents": labels["document"], "valid": labels["valid"],
-        # Decoding does not need the outermost size, and it would make variants for nothing.
-        "sizes": (1, *(size for size, _, _ in levels[1:])),
-        "key_sizes": (1, *(size for _, size, _ in levels[1:])),
-        "groups": groups, "share": 1 if head_axis is None else q.shape[head_axis] // k.shape[head_axis],
+        # The axis of grouped heads is the innermost level.
+        "sizes": sizes, "key_sizes": (*sizes[:-1], max(1, sizes[-1] // share)),
+        "groups": groups, "share": share,
         "n_q": n_q, "n_k": n_k, "query_start": query_start,
         "window": window, "lookback": lookback, "reach": reach, "scale": scale,
         "LEVELS": len(levels), "CHUNK": chunk, "WIDTH": q.shape[-1], "VALUE_WIDTH": v.shape[-1],
         "PADDED": max(16, triton.next_power_of_2(q.shape[-1])),
         "VALUE_PADDED": max(16, triton.next_power_of_2(v.shape[-1])),
     }  # fmt: skip
-    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda and not INTERPRETED else (0, 0)
     padded = max(arguments["PADDED"], arguments["VALUE_PADDED"])
-    few, aligned = n_q < FEW or reach <= SHORT, all(_aligned(x, axis) for x in tensors.values())
-    config = pick_config(capability, q.dtype, padded, few=few, aligned=aligned)
+    few, aligned = n_q < FEW or reach <= SHORT, all(_triton.aligned(x, axis) for x in tensors.values())
+    config = pick_config(_triton.capability(q), q.dtype, padded, few=few, aligned=aligned)
     arguments |= {"TILE": config.tile, "ROWS": config.rows, "COLUMNS": config.columns}
     return _Call(groups, config, arguments)
 
@@ -572,18 +523,10 @@ def _launch(kernel: Any, call: _Call, groups: int, count: int, tensors: dict[str
     """Run one kernel over `count` rows of each of `groups` groups."""
     tile, rows, _, warps, stages = call.config
     programs = groups * triton.cdiv(count, rows) if tile else triton.cdiv(groups * count, rows)
-    arguments = call.arguments | tensors
-    device = tensors["q"].device
-    try:
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            kernel[(programs,)](
-                **{name: arguments[name] for name in kernel.arg_names}, num_warps=warps, num_stages=stages
-            )
-    except OutOfResources as error:
-        raise RungUnavailable(
-            f"rung='kernels' of short_swa needs {error.required} of {error.name} for these widths, "
-            f"and {device} has {error.limit}; takes rung='eager'."
-        ) from error
+    _triton.launch(
+        "short_swa", kernel, programs, call.arguments | tensors,
+        device=tensors["q"].device, warps=warps, stages=stages,
+    )  # fmt: skip
 
 
 def _empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -653,18 +596,10 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 
 def refuses(q: Tensor) -> str | None:
     """Why the kernels do not take a tensor like q, as the end of a sentence; None if they do."""
-    if q.dtype == torch.float64:
-        return "it computes in float32 and takes no float64, takes rung='eager'"
-    if q.shape[-1] > WIDEST:
+    reason = _triton.refuses(q)
+    if reason is None and q.shape[-1] > WIDEST:
         return f"it takes a width of q and k of at most {WIDEST}, got {q.shape[-1]}, takes rung='eager'"
-    if not q.is_cuda and not INTERPRETED:
-        return f"q is on {q.device}, takes a CUDA device, or TRITON_INTERPRET=1 set before the first import"
-    # Triton's interpreter multiplies bfloat16 wrongly; a chip before 8.0 emulates it, whatever torch reports.
-    if q.dtype == torch.bfloat16 and INTERPRETED:
-        return "Triton's interpreter has no right product of bfloat16, takes float32 or float16"
-    if q.dtype == torch.bfloat16 and torch.cuda.get_device_capability(q.device) < (8, 0):
-        return "bfloat16 needs compute capability 8.0, takes float16 or float32"
-    return None
+    return reason
 
 
 def short_swa(
@@ -676,9 +611,7 @@ def short_swa(
     and sums in float32. Differentiable once: the backward pass has no derivative of its own. A NaN in q, k or
     v reaches exactly the rows that see it. Memory beyond results and gradients: two float32 a row of q.
     """
-    reason = refuses(q)
-    if reason is not None:
-        raise RungUnavailable(f"rung='kernels' of short_swa cannot run here: {reason}.")
+    _triton.check("short_swa", refuses(q))
     rule = (
         mask.documents, mask.valid, axis, head_axis, mask.window, mask.window_type == "chunk", mask.lookback,
         mask.query_start, scale,
