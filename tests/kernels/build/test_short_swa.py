@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from cross_compile import SHARED_LIMIT, build, specialise
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.jit import create_function_from_signature
 
+from t2lib.ops._build import SHARED_LIMIT, build, specialise
 from t2lib.ops.short_swa import kernels
 from t2lib.ops.short_swa.kernels import Config
 

@@ -15,26 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-from triton.runtime import interpreter
 
-_patch_lang = interpreter._patch_lang
-_patched: set[int] = set()
+from t2lib.ops._touched import quicken
 
-
-def _patch_once(self: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Call a device function without patching the language anew, which is half of the interpreter's time.
-
-    The launch has patched `tl`; the module that Triton's own library uses stays patched once it is.
-    """
-    namespace = self.fn.__globals__
-    if namespace.get("tl") is not triton.language and id(namespace) not in _patched:
-        _patch_lang(self.fn)
-        _patched.add(id(namespace))
-    return self.rewrite()(*arguments, **keywords)
-
-
-interpreter.InterpretedFunction.__call__ = _patch_once
+quicken()
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,15 @@
-"""Compile a kernel for a chip that is not here, and read off what a launch there would meet."""
+"""Compile a kernel for a chip that is not here, and read off what a launch there would meet.
+
+Needs Triton, which brings the assembler, and neither a GPU nor a CUDA toolkit; and a process without
+TRITON_INTERPRET=1.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import tempfile
 import time
 from typing import Any, NamedTuple
 
@@ -21,7 +26,11 @@ POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float32: "*fp32",
     torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.int16: "*i16",
+    torch.int8: "*i8",
     torch.uint8: "*u8",
+    torch.bool: "*i1",
 }
 
 
@@ -46,17 +55,57 @@ def build(
         source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, "num_stages": stages}
     )
     seconds = _cpu_seconds() - begin
-    path = os.path.join(os.environ["TRITON_CACHE_DIR"], "last.cubin")
-    with open(path, "wb") as file:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
-    usage = _run("cuobjdump", "-res-usage", path)
+        file.flush()
+        usage, code = _run("cuobjdump", "-res-usage", file.name), _run("cuobjdump", "-sass", file.name)
     return Build(
-        registers=int(re.search(r"REG:(\d+)", usage).group(1)),
-        spilled=int(re.search(r"STACK:(\d+)", usage).group(1)),
-        shared=compiled.metadata.shared,
-        code=_run("cuobjdump", "-sass", path),
-        seconds=seconds,
+        _number(r"REG:(\d+)", usage), _number(r"STACK:(\d+)", usage), compiled.metadata.shared, code, seconds
     )
+
+
+class Case(NamedTuple):
+    """One kernel as a launch on one chip would build it; `what` says with which inputs.
+
+    `matrix` says whether a matrix instruction is due (a dot of half precision from 8.0 on).
+    """
+
+    kernel: Any
+    what: str
+    arch: int
+    arguments: dict[str, Any]
+    aligned: bool
+    warps: int
+    stages: int = 1
+    matrix: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kernel.__name__} sm_{self.arch} {self.what}, {'' if self.aligned else 'un'}aligned"
+
+    def build(self) -> Build:
+        """Compile it; `arguments` may hold more than the kernel takes."""
+        names = self.kernel.arg_names
+        arguments = {name: self.arguments[name] for name in names}
+        return build(
+            self.kernel, self.arch, arguments, aligned=self.aligned, warps=self.warps, stages=self.stages
+        )
+
+
+def faults(case: Case, built: Build) -> list[str]:
+    """What is wrong with a build: a spill, too much shared memory, a wrong instruction, 5 s and more."""
+    found = []
+    what = f"{case} with {case.warps} warps: {built.registers} registers"
+    if built.spilled:
+        found.append(f"{what}, {built.spilled} bytes spilled")
+    if built.shared > SHARED_LIMIT[case.arch]:
+        limit = SHARED_LIMIT[case.arch]
+        found.append(f"{what}, {built.shared} bytes of shared memory where the chip has {limit}")
+    # HMMA is the matrix instruction of tiles lower than 64 rows, HGMMA and UTCHMMA those of higher ones.
+    if any(name in built.code for name in ("HMMA", "HGMMA", "UTCHMMA")) != case.matrix:
+        found.append(f"{what}, {'no' if case.matrix else 'a'} matrix instruction")
+    if built.seconds >= 5:
+        found.append(f"{what}, {built.seconds:.1f} s to compile")
+    return found
 
 
 def specialise(kernel: Any, arguments: dict[str, Any], *, aligned: bool) -> tuple[dict[str, Any], Any, Any]:
@@ -100,6 +149,12 @@ def _specialise(
     if aligned:
         attributes[place] = [["tt.divisibility", 16]]
     return POINTERS[value.dtype]
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return int(found.group(1))
 
 
 def _run(tool: str, *arguments: str) -> str:
