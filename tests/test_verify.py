@@ -1,5 +1,7 @@
 """python -m t2lib.verify: green here, red for a rung that is wrong, honest about what it leaves out."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -75,8 +77,15 @@ def test_another_section_can_be_registered(monkeypatch, capsys):
 
 
 def test_an_unknown_section(capsys):
-    assert verify.main(["streams"]) == 2
-    assert "sections must be of short_swa; got streams." in capsys.readouterr().err
+    assert verify.main(["steams"]) == 2
+    known = ", ".join(verify.SECTIONS)
+    assert known.startswith("short_swa, depth_mix, depth_attention, stream_mix, delta_rewrite, short_conv")
+    assert f"sections must be of {known}; got steams." in capsys.readouterr().err
+
+
+def test_importing_it_loads_no_torch():
+    code = "import sys, t2lib.verify; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_torch_its_rungs_are_skipped(monkeypatch, capsys):

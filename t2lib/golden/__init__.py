@@ -37,6 +37,13 @@ def sidecar(name: str) -> dict[str, Any]:
     return described
 
 
+def shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """The shape of every array as the sidecar tells it, which lists arrays in some and maps names in others."""
+    arrays = sidecar(name)["arrays"]
+    pairs = arrays.items() if isinstance(arrays, dict) else ((entry["name"], entry) for entry in arrays)
+    return {key: tuple(entry["shape"]) for key, entry in pairs}
+
+
 def _check(name: str) -> None:
     if name not in names():
         raise ValueError(f"name must be one of t2lib.golden.names(); got {name!r}.")
