@@ -1,0 +1,100 @@
+"""Multi-query associative recall: give each key the value it came with.
+
+A sequence shows pairs of keys and values, all different, and then asks for some of the keys again in random
+order, each followed by its value; filler tokens may stand between and before the questions:
+
+    <bos> k_1 v_1 k_2 v_2 ...   <fill> k_a v_a k_b v_b <fill> ...
+
+Only the values that answer a question are targets. The last position to predict from is the key itself, so
+what is needed is one step back, "which token came after this one before", over any distance.
+Source: arXiv 2312.04927, section 4. There the gaps follow a power law and the answer stands at the place of
+the key; here a gap is uniform and the answer is the next token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from t2lib.lab.tasks import _checks
+from t2lib.lab.tasks._batch import Instance, Rng, Span
+from t2lib.lab.tasks._task import Task, Vocabulary
+
+
+@dataclass(frozen=True)
+class MQAR(Task):
+    """`pairs` of `keys` and `values` (sizes of the two vocabularies), `queries` of them, `fillers` between.
+
+    Chance: 1/pairs, for a value drawn from those of the instance. Level of a question: its distance, how
+    many tokens after the first occurrence its key comes again. All instances are of one size, so the
+    hardest ones are like the others. Cost: about 20 microseconds and up an instance.
+    """
+
+    name: ClassVar[str] = "mqar"
+    source: ClassVar[str] = "arXiv 2312.04927"
+
+    pairs: int = 8
+    queries: int = 8
+    keys: int = 32
+    values: int = 32
+    fillers: int = 0
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        _checks.whole("pairs", self.pairs, 1)
+        _checks.whole("queries", self.queries, 1, self.pairs)
+        _checks.whole("keys", self.keys, self.pairs)
+        _checks.whole("values", self.values, self.pairs)
+        _checks.whole("fillers", self.fillers, 0)
+        self._check_context()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(
+            ("a key", [f"k{i}" for i in range(1, self.keys + 1)]),
+            ("a value", [f"v{i}" for i in range(1, self.values + 1)]),
+            ("begins an instance", ["<bos>"]),
+            ("stands between questions", ["<fill>"]),
+        )
+
+    @property
+    def longest(self) -> int:
+        return 1 + 2 * self.pairs + 2 * self.queries + self.fillers
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.pairs
+
+    def instance(self, rng: Rng, hardest: bool = False) -> Instance:
+        keys = (1 + rng.permutation(self.keys)[: self.pairs]).tolist()
+        values = (1 + self.keys + rng.permutation(self.values)[: self.pairs]).tolist()
+        asked = rng.permutation(self.pairs)[: self.queries].tolist()
+        # Every slot is a question or a filler; which ones are questions is uniform.
+        slots = rng.permutation(self.queries + self.fillers).tolist()
+        fill = self.vocabulary.id("<fill>")
+        tokens = [self.vocabulary.id("<bos>")]
+        for key, value in zip(keys, values, strict=True):
+            tokens += (key, value)
+        targets = [False] * len(tokens)
+        answers = []
+        for slot in slots:
+            if slot >= self.queries:
+                tokens.append(fill)
+                targets.append(False)
+                continue
+            pair = asked[slot]
+            distance = len(tokens) - (1 + 2 * pair)
+            tokens += (keys[pair], values[pair])
+            targets += (False, True)
+            answers.append(Span(len(tokens) - 1, len(tokens), distance))
+        return Instance(tokens, targets, answers)
+
+    def solve(self, prompt: Any) -> list[int]:
+        tokens = _checks.integers("prompt", prompt)
+        if len(tokens) < 4 or tokens[0] != self.vocabulary.id("<bos>") or tokens[-1] not in tokens[1:-2:2]:
+            raise ValueError("prompt must begin with <bos>, show pairs and end with one of their keys.")
+        return [tokens[tokens.index(tokens[-1]) + 1]]
+
+    def right(self, prompt: Any, answer: Any) -> bool:
+        return _checks.integers("answer", answer)[:1] == self.solve(prompt)
