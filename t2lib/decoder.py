@@ -7,6 +7,7 @@ normalised copy of the residual stream and adds its output back,
 
 so the stream after any number of sublayers is the embedding plus the sum of what they wrote. Any other
 stream of `t2lib.streams` can stand in its place: it decides what a sublayer reads and where its output goes.
+Any mixer of `t2lib.mixers` can stand in the block: it mixes each token with the few before it.
 Source: the baseline of arXiv 2603.16039, section 2.1; RMSNorm arXiv 1910.07467, rotary positions
 arXiv 2104.09864, SwiGLU arXiv 2002.05202.
 """
@@ -16,22 +17,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from t2lib.streams import build, check_name, check_options
-from t2lib.streams.stream import Record, run
+from t2lib import mixers, streams
+from t2lib.cache import Cache
+from t2lib.layers import RMSNorm, rotate
+from t2lib.mixers.mixer import Mixer, NoMixer, Site, Ways
+from t2lib.streams.stream import Read, Record, record
+from t2lib.token_pass import Pass
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
     """The shape of a `Decoder`. `rope_base=None` leaves positions out; `dropout` acts on branch outputs
-    in training only. `stream` is a name of `t2lib.streams.STREAMS`, `stream_options` what that design
-    takes."""
+    in training only. `stream` is a name of `t2lib.streams.STREAMS` and `mixer` one of `t2lib.mixers.MIXERS`,
+    `stream_options` and `mixer_options` are what that design takes."""
 
     vocabulary: int = 256
     width: int = 96
@@ -44,6 +48,8 @@ class DecoderConfig:
     dropout: float = 0.0
     stream: str = "prenorm"
     stream_options: dict[str, Any] = field(default_factory=dict, hash=False)
+    mixer: str = "none"
+    mixer_options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "blocks", "heads", "hidden", "context"):
@@ -63,46 +69,19 @@ class DecoderConfig:
             raise ValueError(f"norm_eps must be positive, got {self.norm_eps!r}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout!r}.")
-        check_name(self.stream)
-        if not isinstance(self.stream_options, dict):
-            raise TypeError(f"stream_options must be a dict, got {type(self.stream_options).__name__}.")
-        check_options(self.stream, self.stream_options)
+        for name in ("stream_options", "mixer_options"):
+            if not isinstance(getattr(self, name), dict):
+                raise TypeError(f"{name} must be a dict, got {type(getattr(self, name)).__name__}.")
+        streams.check_options(self.stream, self.stream_options)
+        mixers.check_options(self.mixer, self.mixer_options)
 
     @property
     def head_width(self) -> int:
         return self.width // self.heads
 
-
-class RMSNorm(nn.Module):
-    """x * gain / sqrt(mean(x^2) + eps) over the last axis, (..., d) -> (..., d).
-
-    The mean is taken in float32 for half precision and in float64 for float64.
-    """
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.gain = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.double() if x.dtype == torch.float64 else x.float()
-        unit = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return unit.to(x.dtype) * self.gain
-
-
-def rotate(x: Tensor, base: float) -> Tensor:
-    """Rotary positions on x (..., T, D), half-split: channel i turns with channel i + D/2.
-
-    The pair at position t turns by the angle t * base^(-2i/D), so the product of a query at t with a key
-    at s depends on t - s alone. Angles are float64 for float64 input, float32 otherwise.
-    """
-    length, width = x.shape[-2:]
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    rates = base ** (-torch.arange(0, width, 2, dtype=dtype, device=x.device) / width)
-    angles = torch.arange(length, dtype=dtype, device=x.device)[:, None] * rates
-    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    def site(self, block: int) -> Site:
+        """The sizes that a mixer in that block needs to know."""
+        return Site(block, self.blocks, self.width, self.heads, self.hidden, self.rope_base, self.norm_eps)
 
 
 class WayNorms(nn.ModuleDict):
@@ -119,11 +98,13 @@ class WayNorms(nn.ModuleDict):
 class Attention(nn.Module):
     """Causal softmax attention over the tokens, (..., T, d) -> (..., T, d); no biases.
 
-    Queries, keys and values come from one x, or from a dict of one tensor each.
+    Queries, keys and values come from one x, or from a dict of one tensor each. The mixer of the block may
+    mix them along the tokens; `tokens` is the pass, without one every call stands alone.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, block: int = 0) -> None:
         super().__init__()
+        self.place = (block, "attention")
         self.heads, self.rope_base = config.heads, config.rope_base
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.key = nn.Linear(config.width, config.width, bias=False)
@@ -134,18 +115,24 @@ class Attention(nn.Module):
         """(..., T, d) -> (..., H, T, D)."""
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
-    def queries_keys_values(self, x: Tensor | dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def queries_keys_values(
+        self, x: Ways, mixer: Mixer | None = None, tokens: Pass | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The three projections of the normalised stream, each (..., H, T, D), positions applied."""
         ways = x if isinstance(x, dict) else {"query": x, "key": x, "value": x}
-        q = self.split(self.query(ways["query"]))
-        k, v = self.split(self.key(ways["key"])), self.split(self.value(ways["value"]))
+        q, k, v = self.query(ways["query"]), self.key(ways["key"]), self.value(ways["value"])
+        tokens = tokens or Pass()
+        if mixer is not None:
+            q, k, v = mixer.projections(q, k, v, tokens)
+        q, k, v = self.split(q), self.split(k), self.split(v)
         if self.rope_base is not None:
-            q, k = rotate(q, self.rope_base), rotate(k, self.rope_base)
+            q, k = (rotate(part, self.rope_base, tokens.start) for part in (q, k))
         return q, k, v
 
-    def forward(self, x: Tensor | dict[str, Tensor]) -> Tensor:
-        q, k, v = self.queries_keys_values(x)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    def forward(self, x: Ways, mixer: Mixer | None = None, tokens: Pass | None = None) -> Tensor:
+        tokens = tokens or Pass()
+        q, k, v = self.queries_keys_values(x, mixer, tokens)
+        mixed = tokens.attention(self.place, q, k, v)
         return self.output(mixed.transpose(-2, -3).flatten(-2))  # type: ignore[no-any-return]
 
 
@@ -158,8 +145,18 @@ class MLP(nn.Module):
         self.up = nn.Linear(config.width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, mixer: Mixer | None = None, tokens: Pass | None = None) -> Tensor:
+        gate, up = self.gate(x), self.up(x)
+        if mixer is not None:
+            gate, up = mixer.gate_and_up(gate, up, tokens or Pass())
+        return self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
+
+
+def plus(read: Read, y: Tensor) -> Read:
+    """y added to a read; of a read by ways to all but the residual one, which goes around the sublayer."""
+    if isinstance(read, Tensor):
+        return read + y
+    return {way: x if way == "residual" else x + y for way, x in read.items()}
 
 
 class Block(nn.Module):
@@ -169,23 +166,40 @@ class Block(nn.Module):
     Book: eq-block
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, number: int = 0) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.width, config.norm_eps)
-        self.attention = Attention(config)
+        self.attention = Attention(config, number)
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
+        self.mixer: Mixer = NoMixer(config.site(number))
 
     def sublayers(self) -> Iterator[tuple[RMSNorm, nn.Module]]:
         """The two sublayers in order, each with the norm through which it reads the stream."""
         yield self.attention_norm, self.attention
         yield self.mlp_norm, self.mlp
 
+    def attend(self, read: Read, tokens: Pass) -> tuple[Ways, Tensor]:
+        """What attention makes of its read: the read behind its norm, and the output."""
+        local = self.mixer.sublayer(read, tokens)
+        if local is None:
+            normed = self.mixer.attention_input(self.attention_norm(read), tokens)
+            return normed, self.dropout(self.attention(normed, self.mixer, tokens))
+        # A sublayer of its own: attention reads what it adds, and the stream gets the sum of both.
+        local = self.dropout(local)
+        normed = self.mixer.attention_input(self.attention_norm(plus(read, local)), tokens)
+        return normed, local + self.dropout(self.attention(normed, self.mixer, tokens))
+
+    def feed(self, read: Tensor, tokens: Pass) -> tuple[Tensor, Tensor]:
+        """What the MLP makes of its read: the read behind its norm, and the output."""
+        normed = self.mixer.mlp_input(self.mlp_norm(read), tokens)
+        return normed, self.dropout(self.mlp(normed, self.mixer, tokens))
+
     def forward(self, h: Tensor) -> Tensor:
-        for norm, sublayer in self.sublayers():
-            h = h + self.dropout(sublayer(norm(h)))
-        return h
+        tokens = Pass()
+        h = h + self.attend(h, tokens)[1]
+        return h + self.feed(h, tokens)[1]
 
 
 class Decoder(nn.Module):
@@ -208,15 +222,20 @@ class Decoder(nn.Module):
             raise TypeError(f"config must be None if fields are given by name, got {', '.join(fields)} too.")
         self.config = config or DecoderConfig(**fields)
         width, eps = self.config.width, self.config.norm_eps
-        # The stream draws from a copy of the generator: the other weights are those of the plain decoder.
+        blocks = self.config.blocks
+        # Stream and mixers draw from a copy of the generator: other weights are those of the plain decoder.
         with torch.random.fork_rng(devices=[]):
-            options = self.config.stream_options
-            stream = build(self.config.stream, width=width, blocks=self.config.blocks, **options)
+            stream = streams.build(
+                self.config.stream, width=width, blocks=blocks, **self.config.stream_options
+            )
+            options = self.config.mixer_options
+            local = [mixers.build(self.config.mixer, self.config.site(i), **options) for i in range(blocks)]
         self.embedding = nn.Embedding(self.config.vocabulary, width)
-        self.blocks = nn.ModuleList(Block(self.config) for _ in range(self.config.blocks))
+        self.blocks = nn.ModuleList(Block(self.config, i) for i in range(blocks))
         for index, block in enumerate(self.blocks):
             if stream.ways(2 * index) != ("x",):
                 block.attention_norm = WayNorms(stream.ways(2 * index), width, eps)
+            block.mixer = local[index]
         self.final_norm = RMSNorm(width, eps)
         self.dropout = nn.Dropout(self.config.dropout)
         self.stream = stream
@@ -225,14 +244,17 @@ class Decoder(nn.Module):
     def initialise(self) -> None:
         """Draw every matrix anew from torch's global generator, by the rule in the class docstring.
 
-        The stream's own parameters come last, by its own rule.
+        The parameters of the stream and of the mixers come last, by their own rules.
         """
         writers = math.sqrt(2 * self.config.blocks)
         for name, weight in self.named_parameters():
-            if weight.ndim == 2 and not name.startswith("stream."):
+            if weight.ndim == 2 and not name.startswith("stream.") and ".mixer." not in name:
                 writes = name.endswith(("attention.output.weight", "mlp.down.weight"))
                 nn.init.normal_(weight, std=0.02 / writers if writes else 0.02)
         self.stream.initialise()
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.mixer.initialise()
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Level 0 of the stack: int64 tokens (..., T) -> states (..., T, d), after checking them."""
@@ -252,15 +274,49 @@ class Decoder(nn.Module):
             assert isinstance(block, Block)
             yield from block.sublayers()
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def cache(self, rollback: int = 0) -> Cache:
+        """An empty cache for this decoder; see `t2lib.cache.Cache`."""
+        return Cache(self, rollback)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        documents: Tensor | None = None,
+        valid: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits (..., T, vocabulary) of the bytes that follow each of `tokens` (..., T).
+
+        documents  integers (..., T) from 0: a token sees its own document only (packed batches)
+        valid      bool (..., T): False is padding, which no token sees; its own logits mean nothing
+        cache      `decoder.cache()`: the tokens go on from those that it holds, and are added to it
+        """
+        rows, length = tuple(tokens.shape[:-1]), tokens.shape[-1]
+        if cache is not None:
+            self.check_room(length, cache)
+            cache.check(self, rows, self.embedding.weight.dtype, tokens.device)
+        walk = Pass(cache, rows, length, documents, valid)
         embedding = self.embed(tokens)
-        state = self.stream.start(embedding)
-        for i, (norm, sublayer) in enumerate(self.sublayers()):
-            normed = norm(self.stream.read(state, i))
-            # Under autocast a sublayer puts out half precision; the stream stays as wide as the embedding.
-            y = self.dropout(sublayer(normed)).to(embedding.dtype)
-            state = self.stream.write(state, i, y, normed)
-        return self.unembed(self.stream.finish(state))
+        state = self.stream.start(embedding, walk)
+        for i in range(self.stream.sublayers):
+            normed, y = self.branch(i, self.stream.read(state, i), walk)
+            state = self.stream.write(state, i, y.to(embedding.dtype), normed)
+        logits = self.unembed(self.stream.finish(state))
+        walk.finish(embedding)
+        return logits
+
+    def branch(self, i: int, read: Read, walk: Pass) -> tuple[Ways, Tensor]:
+        """What sublayer i makes of its read: the read behind its norm, and its output.
+
+        Under autocast the output is half precision; the stream stays as wide as the embedding.
+        """
+        block = self.blocks[i // 2]
+        assert isinstance(block, Block)
+        if i % 2 == 0:
+            return block.attend(read, walk)
+        assert isinstance(read, Tensor)
+        return block.feed(read, walk)
 
     def record(self, tokens: Tensor) -> Record:
         """One pass with all that happened on the way: levels, reads, normalised reads and branch outputs.
@@ -269,13 +325,13 @@ class Decoder(nn.Module):
         decoder ended there; `reads`, `normed` and `branches`, 2L each. A read, raw or normalised, is a
         tensor, or a dict of one tensor a way.
         """
-        embedding = self.embed(tokens)
-        norms, sublayers = zip(*self.sublayers(), strict=True)
+        embedding, walk = self.embed(tokens), Pass(length=tokens.shape[-1])
 
-        def branch(sublayer: nn.Module, normed: Any) -> Tensor:
-            return self.dropout(sublayer(normed)).to(embedding.dtype)  # type: ignore[no-any-return]
+        def step(i: int, read: Read) -> tuple[Ways, Tensor]:
+            normed, y = self.branch(i, read, walk)
+            return normed, y.to(embedding.dtype)
 
-        return run(self.stream, embedding, [partial(branch, sublayer) for sublayer in sublayers], norms)
+        return record(self.stream, embedding, step, walk)
 
     def mixing_matrix(self, tokens: Tensor) -> Tensor | dict[str, Tensor]:
         """How much of each earlier output each sublayer read: see `t2lib.streams.mixing.mixing_matrix`."""
@@ -298,31 +354,21 @@ class Decoder(nn.Module):
         stack = torch.stack(self.record(tokens).levels)
         return stack[::2] if unit == "block" else stack
 
-    @torch.no_grad()
-    def generate(
-        self, tokens: Tensor, length: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
-    ) -> Tensor:
-        """Continue `tokens` (..., T) by `length` more: returns (..., T + length).
+    def generate(self, prompts: Any, length: int, **options: Any) -> Any:
+        """`prompts` continued by `length` tokens: see `t2lib.generation.generate`."""
+        from t2lib.generation import generate
 
-        `temperature=0` takes the most likely token each time, otherwise tokens are drawn from
-        softmax(logits / temperature), restricted to the `top_k` largest if given, with a generator of
-        its own seeded by `seed`. Once the text is longer than the context, its last part is read.
-        """
-        if not isinstance(length, int) or length < 0:
-            raise ValueError(f"length must be an integer of at least 0, got {length!r}.")
-        if not temperature >= 0:
-            raise ValueError(f"temperature must be at least 0, got {temperature!r}.")
-        if top_k is not None and not 1 <= top_k <= self.config.vocabulary:
-            raise ValueError(f"top_k must lie in 1..{self.config.vocabulary} or be None, got {top_k!r}.")
-        self.check(tokens, any_length=True)
-        generator = torch.Generator(device=tokens.device).manual_seed(seed)
-        was_training = self.training
-        self.eval()
-        for _ in range(length):
-            logits = self(tokens[..., -self.config.context :])[..., -1, :].float()
-            tokens = torch.cat([tokens, pick(logits, temperature, top_k, generator)], dim=-1)
-        self.train(was_training)
-        return tokens
+        return generate(self, prompts, length, **options)
+
+    def check_room(self, length: int, cache: Cache) -> None:
+        """One sentence if `length` more tokens do not fit behind those of a cache."""
+        if not isinstance(cache, Cache):
+            raise TypeError(
+                f"cache must be what decoder.cache() returns, or None; got {type(cache).__name__}."
+            )
+        if cache.length + length > self.config.context:
+            takes = f"at most context={self.config.context} long, with the {cache.length} of the cache"
+            raise ValueError(f"tokens must be {takes}; got {length}.")
 
     def check(self, tokens: Tensor, any_length: bool = False) -> None:
         """Raise one sentence if `tokens` cannot be read by this decoder."""
@@ -343,15 +389,3 @@ class Decoder(nn.Module):
             raise ValueError(
                 f"tokens must lie in 0..{self.config.vocabulary - 1}, got values from {low} to {high}."
             )
-
-
-def pick(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> Tensor:
-    """One token from logits (..., vocabulary) -> (..., 1)."""
-    if temperature == 0:
-        return logits.argmax(-1, keepdim=True)
-    if top_k is not None:
-        smallest = logits.topk(top_k, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < smallest, -math.inf)
-    weights = torch.softmax(logits / temperature, dim=-1)
-    rows = weights.reshape(-1, weights.shape[-1])
-    return torch.multinomial(rows, 1, generator=generator).reshape(*weights.shape[:-1], 1)

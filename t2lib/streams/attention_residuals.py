@@ -21,6 +21,7 @@ from t2lib.ops import depth_attention, depth_attention_partial, depth_mix, merge
 from t2lib.ops._checks import check_flag, check_integer
 from t2lib.streams.cost import Cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class Phase(NamedTuple):
@@ -103,7 +104,7 @@ class AttentionResiduals(Stream):
         if self.projections is not None:
             nn.init.zeros_(self.projections)
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return self._with_phase(Content((embedding,), None, None), 0)
 
     def _read(self, content: Content, i: int) -> Tensor:

@@ -14,17 +14,17 @@ Source: arXiv 2601.00417; yifanzhang-pro/deep-delta-learning.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor, nn
 
-from t2lib.ops import depth_mix, short_conv
+from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_integer
 from t2lib.ops.short_conv import WIDTHS
+from t2lib.token_pass import Pass
 
 COMPRESSORS = ("cc", "cc_paper", "tc")
-
-# What a convolution along the tokens leaves for the tokens to come; None for what mixes no tokens.
-Tail = Tensor | None
 
 
 def mixing_of(kernel: Tensor, pool: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class ChannelMix(nn.Module):
             kernel = torch.randn_like(self.mixing) * (0.5 / width**0.5)
             self.mixing.copy_(mixing_of(kernel, pool) if released else pool.expand_as(self.mixing))
 
-    def forward(self, X: Tensor, before: Tail, documents: Tensor | None) -> tuple[Tensor, Tail]:
-        return pooled(X, self.mixing.mT), None
+    def forward(self, X: Tensor, tokens: Pass, key: Hashable) -> Tensor:
+        return pooled(X, self.mixing.mT)
 
 
 class ChannelConv(nn.Module):
@@ -89,8 +89,8 @@ class ChannelConv(nn.Module):
         with torch.no_grad():
             self.kernel.copy_(kernel_of(torch.full_like(self.kernel, 1 / channels), self.pool))
 
-    def forward(self, X: Tensor, before: Tail, documents: Tensor | None) -> tuple[Tensor, Tail]:
-        return pooled(X, mixing_of(self.kernel, self.pool).mT), None
+    def forward(self, X: Tensor, tokens: Pass, key: Hashable) -> Tensor:
+        return pooled(X, mixing_of(self.kernel, self.pool).mT)
 
 
 class TokenConv(nn.Module):
@@ -110,11 +110,9 @@ class TokenConv(nn.Module):
         else:
             current_token(self.kernel)
 
-    def forward(self, X: Tensor, before: Tail, documents: Tensor | None) -> tuple[Tensor, Tail]:
-        mixed, tail = short_conv(
-            X.flatten(-2), self.kernel, axis=-2, documents=documents, initial_state=before, return_state=True
-        )
-        return pooled(mixed.reshape(X.shape), self.pool), tail
+    def forward(self, X: Tensor, tokens: Pass, key: Hashable) -> Tensor:
+        mixed = tokens.short_conv(key, X.flatten(-2), self.kernel)
+        return pooled(mixed.reshape(X.shape), self.pool)
 
 
 class Repeat(nn.Module):
@@ -127,8 +125,8 @@ class Repeat(nn.Module):
     def initialise(self) -> None:
         pass
 
-    def forward(self, x: Tensor, before: Tail, documents: Tensor | None) -> tuple[Tensor, Tail]:
-        return x[..., None].expand(*x.shape, self.channels), None
+    def forward(self, x: Tensor, tokens: Pass, key: Hashable) -> Tensor:
+        return x[..., None].expand(*x.shape, self.channels)
 
 
 class EmbeddingConv(nn.Module):
@@ -143,15 +141,10 @@ class EmbeddingConv(nn.Module):
     def initialise(self) -> None:
         current_token(self.kernel)
 
-    def forward(self, x: Tensor, before: Tail, documents: Tensor | None) -> tuple[Tensor, Tail]:
-        spread = x.repeat_interleave(self.channels, -1)
-        if before is not None:
-            before = before.repeat_interleave(self.channels, -1)
-        X, tail = short_conv(
-            spread, self.kernel, axis=-2, documents=documents, initial_state=before, return_state=True
-        )
-        # All channels of a feature have the same past, so one of them is kept.
-        return X.reshape(*x.shape, self.channels), tail[..., :: self.channels].contiguous()
+    def forward(self, x: Tensor, tokens: Pass, key: Hashable) -> Tensor:
+        # All channels of a feature have the same past: the cache keeps it once.
+        spread = tokens.short_conv(key, x, self.kernel, copies=self.channels)
+        return spread.reshape(*x.shape, self.channels)
 
 
 def pooled(X: Tensor, weights: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_choice, check_flag, check_integer
 from t2lib.streams.cost import Cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 Held = Callable[[Tensor], Tensor]
 
@@ -161,7 +162,7 @@ class DeepCrossAttention(Stream):
             return alone
         return [(0,), tuple(range(1, outputs - k)), *alone[-k:]]
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return self._ready(Content((embedding,), None, (), ()), 0)
 
     def _read(self, content: Content, i: int) -> Tensor | dict[str, Tensor]:

@@ -30,31 +30,16 @@ from t2lib.streams.compressors import (
 )
 from t2lib.streams.cost import Cost, constant
 from t2lib.streams.delta_heads import Heads
-from t2lib.streams.stream import State, Stream
-
-
-class Kept(NamedTuple):
-    """What the convolutions along the tokens keep between calls: `stream.start(embedding, kept)` goes on
-    from there.
-
-    before     the last k - 1 entries of each convolution, empty at the start of a sequence
-    documents  integers (..., T) of the tokens of this call: a convolution does not look into another
-               document. Padding is a document of its own
-    owner      the stream that made `before`
-    """
-
-    before: tuple[Tensor, ...] = ()
-    documents: Tensor | None = None
-    owner: Stream | None = None
+from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class Content(NamedTuple):
-    """The state X (..., d, d_v), what the next sublayer reads of it, and the token states so far."""
+    """The state X (..., d, d_v), what the next sublayer reads of it, and the pass over the tokens."""
 
     X: Tensor
     read: Tensor
-    tails: tuple[Tensor, ...]
-    kept: Kept
+    tokens: Pass
     tape: Tape | None
 
 
@@ -115,7 +100,6 @@ class DeepDelta(Stream):
         check_choice("expand", expand, ("repeat", "convolution"))
         taps = taps_of(compressor, kernel, d_v)
         self.expands = expand == "convolution"
-        self.convolutions = int(self.expands)
         if self.expands:
             check_taps("expand_kernel", expand_kernel)
         units: int | None = check_integer("gate_hidden", gate_hidden, 1)
@@ -146,10 +130,8 @@ class DeepDelta(Stream):
         count = per_block * blocks + 1 if d_v > 1 else 0
         self.compressors = nn.ModuleList(compress() for _ in range(count))
         self.reads_tokens = d_v > 1 and compressor == "tc"
-        if self.reads_tokens:
-            self.convolutions += self.sublayers + 1
         # With a convolution along the tokens, no matrix of one token tells what was read.
-        self.mixing = "mixes tokens" if self.convolutions else "matrix"
+        self.mixing = "mixes tokens" if self.expands or self.reads_tokens else "matrix"
         self.initialise()
 
     def initialise(self) -> None:
@@ -161,17 +143,9 @@ class DeepDelta(Stream):
             assert isinstance(compressor, (ChannelMix, ChannelConv, TokenConv))
             compressor.initialise(self.released)
 
-    def kept(self, state: State) -> Kept:
-        """What to start the next call with, once all sublayers have written."""
-        self.finish(state)
-        return Kept(state.content.tails, None, self)
-
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
-        kept = self._checked(cache)
-        before = kept.before[0] if kept.before and self.expands else None
-        X, tail = self.expander(embedding, before, kept.documents)
-        tails = () if tail is None else (tail,)
-        return self._compressed(Content(X, embedding, tails, kept, Tape() if self.rewind else None), 0)
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
+        X = self.expander(embedding, tokens, ("stream", "embedding"))
+        return self._compressed(Content(X, embedding, tokens, Tape() if self.rewind else None), 0)
 
     def _read(self, content: Content, i: int) -> Tensor:
         return content.read
@@ -192,9 +166,9 @@ class DeepDelta(Stream):
     def _finish(self, content: Content, place: int) -> Tensor:
         if place == self.sublayers or self.channels == 1:
             return content.read
-        if self.reads_tokens and content.kept.before:
+        if self.reads_tokens and content.tokens.start:
             raise ValueError("level must have the whole text in one call for compressor='tc'; got a cache.")
-        level: Tensor = self.compressors[-1](content.X, None, content.kept.documents)[0]
+        level: Tensor = self.compressors[-1](content.X, content.tokens.apart(), "level")
         return level
 
     def _compressed(self, content: Content, i: int) -> Content:
@@ -203,11 +177,8 @@ class DeepDelta(Stream):
             return content._replace(read=content.X[..., 0])
         last = len(self.compressors) - 1
         place = last if i == self.sublayers else (i // 2 if self.shared == "block" else i)
-        # One token state for each call: the two sublayers of a block read different states.
-        before, documents = content.kept.before, content.kept.documents
-        earlier = before[len(content.tails)] if before and self.reads_tokens else None
-        read, tail = self.compressors[place](content.X, earlier, documents)
-        return content._replace(read=read, tails=content.tails if tail is None else (*content.tails, tail))
+        # A key a read: the two sublayers of a block share a compressor, but read different states.
+        return content._replace(read=self.compressors[place](content.X, content.tokens, ("stream", i)))
 
     def _held_rewrite(self, X: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> Tensor:
         """The rewrite as a linear map of the state and of the branch output: k, v and β are constants."""
@@ -216,15 +187,6 @@ class DeepDelta(Stream):
         k, v, beta = self.held(y / length), self.held(v), self.held(beta)[..., None, None]
         after = X + beta * (y / length)[..., None] * v[..., None, :]
         return after - beta * k[..., None] * (k[..., None, :] @ X) if self.erase else after
-
-    def _checked(self, cache: Any) -> Kept:
-        if cache is None:
-            return Kept()
-        if not isinstance(cache, Kept):
-            raise TypeError(f"cache must be a Kept, or None; got {type(cache).__name__}.")
-        if cache.before and (cache.owner is not self or len(cache.before) != self.convolutions):
-            raise ValueError("cache must come from this stream's own kept(state); got one of another stream.")
-        return cache
 
     def cost(self) -> Cost:
         """(6d_v + 5)d FLOPs a sublayer for heads and rewrite, and 2d_v d for CC or (2d_v + 2k d_v)d for TC

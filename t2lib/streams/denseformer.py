@@ -11,6 +11,7 @@ from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_integer
 from t2lib.streams import cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class Content(NamedTuple):
@@ -63,7 +64,7 @@ class DenseFormer(Stream):
                 weights.zero_()
                 weights[-1] = 1.0
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return Content({0: embedding}, embedding)
 
     def _read(self, content: Content, i: int) -> Tensor:

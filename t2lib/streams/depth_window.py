@@ -12,6 +12,7 @@ from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_choice, check_flag, check_integer
 from t2lib.streams import cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class Content(NamedTuple):
@@ -78,7 +79,7 @@ class DepthWindow(Stream):
                 nn.init.normal_(self.value, std=0.02)
                 self.output.zero_()
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return self._enter((), embedding, 0)
 
     def _enter(self, below: tuple[Any, ...], h: Tensor, block: int) -> Content:

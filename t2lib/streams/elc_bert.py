@@ -11,6 +11,7 @@ from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_choice
 from t2lib.streams import cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 VARIANTS = ("base", "zero", "normalized", "weighted_output")
 
@@ -60,7 +61,7 @@ class ELCBert(Stream):
                 for logits in self.logits:
                     logits[-1] = 1.0
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return self._next((embedding,))
 
     def _next(self, sources: tuple[Tensor, ...]) -> Content:

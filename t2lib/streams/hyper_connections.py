@@ -14,6 +14,7 @@ from t2lib.ops import stream_mix
 from t2lib.ops._checks import check_choice, check_flag, check_integer
 from t2lib.streams import cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class Content(NamedTuple):
@@ -40,7 +41,7 @@ class Streams(Stream):
         """One vector out of n, for the final norm: their sum."""
         return streams.sum(-2)
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         copies = embedding[..., None, :].expand(*embedding.shape[:-1], self.streams, self.width)
         return self._next(copies, 0)
 

@@ -23,6 +23,7 @@ from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_choice, check_flag
 from t2lib.streams.cost import Cost, growing
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 WAYS = ("query", "key", "value", "residual")
 VARIANTS = ("plain", "prepost_code", "prepost_paper")
@@ -127,7 +128,7 @@ class MUDDFormer(Stream):
     def ways(self, i: int) -> tuple[str, ...]:
         return WAYS if i % 2 == 0 and i > 0 else ("x",)
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return Content(self._sources(0, embedding, ()), (embedding,))
 
     def _read(self, content: Content, i: int) -> Tensor | dict[str, Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from t2lib.streams import cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class PreNorm(Stream):
@@ -22,7 +23,7 @@ class PreNorm(Stream):
 
     identity_at_start = True
 
-    def _start(self, embedding: Tensor, cache: Any) -> Tensor:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Tensor:
         return embedding
 
     def _read(self, content: Tensor, i: int) -> Tensor:

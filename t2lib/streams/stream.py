@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from t2lib.ops import _registry
 from t2lib.ops._checks import check_integer
 from t2lib.streams.cost import Cost
+from t2lib.token_pass import Pass
 
 Read = Tensor | dict[str, Tensor]
 X = ("x",)
@@ -38,7 +39,6 @@ class State(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    cache: Any
     content: Any
 
 
@@ -77,16 +77,18 @@ class Stream(nn.Module):
         """What sublayer i reads, by name: ("x",), or for attention query, key, value, maybe residual."""
         return X
 
-    def start(self, embedding: Tensor, cache: Any = None) -> State:
-        """The state before sublayer 0. `cache` holds what earlier tokens left, for designs that mix them."""
+    def start(self, embedding: Tensor, tokens: Pass | None = None) -> State:
+        """The state before sublayer 0. Designs that mix tokens do it through the pass `tokens`."""
+        if tokens is not None and not isinstance(tokens, Pass):
+            raise TypeError(f"tokens must be a t2lib.token_pass.Pass, or None; got {type(tokens).__name__}.")
         if not isinstance(embedding, Tensor) or not embedding.is_floating_point():
             got = embedding.dtype if isinstance(embedding, Tensor) else type(embedding).__name__
             raise TypeError(f"embedding must be a floating tensor (..., T, {self.width}); got {got}.")
         if embedding.ndim < 2 or embedding.shape[-1] != self.width or 0 in embedding.shape:
             takes = f"shape (..., T, {self.width}) with nothing empty"
             raise ValueError(f"embedding must have {takes}; got {tuple(embedding.shape)}.")
-        shape, content = tuple(embedding.shape), self._start(embedding, cache)
-        return State(self, 0, shape, embedding.dtype, embedding.device, cache, content)
+        shape, content = tuple(embedding.shape), self._start(embedding, tokens or Pass())
+        return State(self, 0, shape, embedding.dtype, embedding.device, content)
 
     def read(self, state: State, i: int) -> Read:
         """What sublayer i reads, before its norm: one tensor, or a tensor a way."""
@@ -152,7 +154,7 @@ class Stream(nn.Module):
         finally:
             self._holding = False
 
-    def _start(self, embedding: Tensor, cache: Any) -> Any:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Any:
         raise NotImplementedError
 
     def _read(self, content: Any, i: int) -> Read:
@@ -206,7 +208,7 @@ def run(
     embedding: Tensor,
     branches: Sequence[Callable[[Any], Tensor]],
     norms: Sequence[Callable[[Any], Any]] | None = None,
-    cache: Any = None,
+    tokens: Pass | None = None,
 ) -> Record:
     """Walk the stream with any branches, one a sublayer, each behind its norm if `norms` are given.
 
@@ -214,18 +216,32 @@ def run(
     """
     if len(branches) != stream.sublayers:
         raise ValueError(f"branches must be {stream.sublayers}, one a sublayer; got {len(branches)}.")
-    state = stream.start(embedding, cache)
-    record = Record(embedding, [stream.level(state)], [], [], [])
-    for i, branch in enumerate(branches):
-        read = stream.read(state, i)
+
+    def step(i: int, read: Read) -> tuple[Any, Tensor]:
         normed = read if norms is None else norms[i](read)
-        y = branch(normed)
+        return normed, branches[i](normed)
+
+    return record(stream, embedding, step, tokens)
+
+
+def record(
+    stream: Stream,
+    embedding: Tensor,
+    step: Callable[[int, Read], tuple[Any, Tensor]],
+    tokens: Pass | None = None,
+) -> Record:
+    """Walk the stream with `step(i, read)`, which gives the normalised read and the output of sublayer i."""
+    state = stream.start(embedding, tokens)
+    seen = Record(embedding, [stream.level(state)], [], [], [])
+    for i in range(stream.sublayers):
+        read = stream.read(state, i)
+        normed, y = step(i, read)
         state = stream.write(state, i, y, normed)
-        record.reads.append(read)
-        record.normed.append(normed)
-        record.branches.append(y)
-        record.levels.append(stream.level(state) if i + 1 < len(branches) else stream.finish(state))
-    return record
+        seen.reads.append(read)
+        seen.normed.append(normed)
+        seen.branches.append(y)
+        seen.levels.append(stream.level(state) if i + 1 < stream.sublayers else stream.finish(state))
+    return seen
 
 
 def every_way(read: Read | Mapping[str, Tensor], way: str) -> Tensor:

@@ -17,6 +17,7 @@ from t2lib.ops import depth_mix
 from t2lib.ops._checks import check_choice, check_flag, check_number
 from t2lib.streams import cost
 from t2lib.streams.stream import Stream
+from t2lib.token_pass import Pass
 
 
 class Content(NamedTuple):
@@ -73,7 +74,7 @@ class VerticalAttentionReconstruction(Stream):
                 logits.zero_()
                 logits[-1] = float(self.newest)
 
-    def _start(self, embedding: Tensor, cache: Any) -> Content:
+    def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         return self._next((), (), embedding)
 
     def _next(self, sources: tuple[Tensor, ...], scales: tuple[Tensor, ...], h: Tensor) -> Content:

@@ -5,12 +5,13 @@ import torch
 import torch.nn.functional as F
 from sublayers import attention, close, load, rms_norm, swiglu, tensors
 
+from t2lib.cache import Cache
 from t2lib.decoder import Decoder
 from t2lib.streams import build, cost
 from t2lib.streams.compressors import ChannelConv, ChannelMix, EmbeddingConv, TokenConv, kernel_of, mixing_of
-from t2lib.streams.deep_delta import Kept
 from t2lib.streams.mixing import mix
 from t2lib.streams.stream import run
+from t2lib.token_pass import Pass
 
 STACKS = {
     "dv1": {},
@@ -87,7 +88,7 @@ def test_golden_compressors(case):
     else:
         module = (ChannelConv(8, 4) if case == "compress_cc" else TokenConv(8, 4, 4)).double()
         pairs = load_compressor(module, recorded)
-    out, _ = module(vectors["in__x"], None, None)
+    out = module(vectors["in__x"], Pass(), "module")
     close(out, vectors["out"])
     (out * vectors["cotangent"]).sum().backward()
     close(vectors["in__x"].grad, vectors["grad__x"])
@@ -248,12 +249,15 @@ NORMS = [lambda u: rms_norm(u, None, 1e-5)] * 4
 BRANCHES = [lambda c, a=a: torch.sin(a * c) for a in range(1, 5)]
 
 
-def walk(stream, embedding, kept=None):
-    state = stream.start(embedding, kept)
+def walk(stream, embedding, cache=None, **labels):
+    tokens = Pass(cache, tuple(embedding.shape[:-2]), embedding.shape[-2], **labels)
+    state = stream.start(embedding, tokens)
     for i, (norm, branch) in enumerate(zip(NORMS, BRANCHES, strict=True)):
         normed = norm(stream.read(state, i))
         state = stream.write(state, i, branch(normed), normed)
-    return stream.finish(state), state
+    out = stream.finish(state)
+    tokens.finish(embedding)
+    return out
 
 
 @pytest.mark.parametrize("cuts", [(1,), (2,), (1, 2), (3, 4, 5, 6, 7), (5,)])
@@ -265,14 +269,10 @@ def test_any_cut_of_the_text_gives_the_same_result(options, cuts):
     for parameter in stream.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(2, 8, 4).double()
-    whole, _ = walk(stream, x)
-    parts, kept = [], None
-    for piece in x.tensor_split(cuts, 1):
-        out, state = walk(stream, piece, kept)
-        kept = stream.kept(state)
-        parts.append(out)
-    close(torch.cat(parts, 1), whole, 1e-12)
-    numbers = sum(tail[0].numel() for tail in kept.before)
+    cache = Cache(stream)
+    parts = [walk(stream, piece, cache) for piece in x.tensor_split(cuts, 1)]
+    close(torch.cat(parts, 1), walk(stream, x), 1e-12)
+    numbers = sum(x[0].numel() for store in cache.stores.values() for x in store.tensors)
     assert numbers == stream.cost().cache
 
 
@@ -283,35 +283,22 @@ def test_left_padding_and_packing_equal_the_single_texts(options):
     for parameter in stream.parameters():
         torch.nn.init.normal_(parameter)
     first, second = torch.randn(1, 5, 4).double(), torch.randn(1, 3, 4).double()
-    alone = [walk(stream, first)[0], walk(stream, second)[0]]
-    documents = torch.tensor([[0] * 5 + [1] * 3])
-    packed, _ = walk(stream, torch.cat([first, second], 1), Kept(documents=documents))
+    alone = [walk(stream, first), walk(stream, second)]
+    packed = walk(stream, torch.cat([first, second], 1), documents=torch.tensor([[0] * 5 + [1] * 3]))
     close(packed, torch.cat(alone, 1), 1e-12)
     padded = torch.cat([first, torch.cat([torch.full((1, 2, 4), 7.0).double(), second], 1)])
-    documents = torch.tensor([[1] * 5, [0] * 2 + [1] * 3])
-    out, state = walk(stream, padded, Kept(documents=documents))
-    close(out[1:, 2:], alone[1], 1e-12)
+    cache, valid = Cache(stream), torch.tensor([[True] * 5, [False] * 2 + [True] * 3])
+    close(walk(stream, padded, cache, valid=valid)[1:, 2:], alone[1], 1e-12)
     # And on from there, one token at a time.
     extra = torch.randn(2, 2, 4).double()
-    kept = stream.kept(state)
-    going = []
-    for step in extra.split(1, 1):
-        out, state = walk(stream, step, kept)
-        kept = stream.kept(state)
-        going.append(out)
-    longer, _ = walk(stream, torch.cat([second, extra[1:]], 1))
+    going = [walk(stream, step, cache) for step in extra.split(1, 1)]
+    longer = walk(stream, torch.cat([second, extra[1:]], 1))
     close(torch.cat(going, 1)[1:], longer[:, 3:], 1e-12)
 
 
-def test_a_cache_of_another_stream_is_refused():
-    options = {"value_channels": 2, "compressor": "tc"}
-    one, two = (build("deep_delta", width=4, blocks=2, **options) for _ in range(2))
-    _, state = walk(one, torch.zeros(1, 3, 4))
-    kept = one.kept(state)
-    with pytest.raises(ValueError, match="cache must come from this stream's own kept"):
-        two.start(torch.zeros(1, 1, 4), kept)
-    with pytest.raises(TypeError, match="cache must be a Kept, or None; got list"):
-        one.start(torch.zeros(1, 1, 4), [])
+def test_a_pass_is_a_pass():
+    with pytest.raises(TypeError, match="tokens must be a t2lib.token_pass.Pass, or None; got list"):
+        build("deep_delta", width=4, blocks=2).start(torch.zeros(1, 1, 4), [])
 
 
 def test_released_start_is_far_from_the_identity_and_ours_is_near():
