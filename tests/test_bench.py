@@ -1,50 +1,272 @@
 """python -m t2lib.bench: all peers compute the same, and table and file say what was measured."""
 
+import importlib
 import json
+import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from t2lib.bench import __main__ as command
-from t2lib.bench import short_swa as bench
-from t2lib.bench._measure import Progress, interleaved
+from t2lib.bench import _case, _measure, _runner, _table, _tune, streams
+from t2lib.bench._case import BACKWARD, FORWARD, Bar, Setting, cases
+from t2lib.bench._measure import Progress, copying, interleaved, peak_bytes
 
-SMALL = ["--tokens", "96", "--width", "32", "--heads", "2", "--window", "8", "--rounds", "2", "--no-compile"]
+TINY = {
+    "short_swa": {"tokens": 40, "width": 16, "heads": 2, "window": 8},
+    "depth_mix": {"tokens": 12, "width": 16, "states": 5},
+    "depth_attention": {"tokens": 12, "width": 16, "states": 5},
+    "stream_mix": {"tokens": 12, "width": 16, "streams": 3},
+    "delta_rewrite": {"tokens": 12, "width": 16, "channels": 3},
+    "short_conv": {"tokens": 12, "width": 16, "taps": 3},
+}
+PLAIN = Setting(compiled=False)
 
 
-def test_all_cases_compute_the_same():
-    shape = bench.Shape(tokens=96, width=32, heads=2, window=8)
-    cases = bench.rungs(shape, ["arrays", "eager"]) | bench.peers(shape, compiled=False)
-    want = np.asarray(cases.pop("arrays")())
-    assert len(cases) == 5
-    for name, function in cases.items():
-        assert np.abs(np.asarray(function()) - want).max() < 1e-5, name
+def operator(name):
+    module = importlib.import_module(f"t2lib.bench.{name}")
+    return module, module.Shape(**TINY[name])
 
 
-def test_the_table_and_the_file(tmp_path, capsys, monkeypatch):
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "KINETO_LOG_LEVEL"):
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for variable in (*command.THREADS, "KINETO_LOG_LEVEL"):
         monkeypatch.setenv(variable, "1")
+
+
+def test_every_operator_has_a_bench():
+    from t2lib.ops import _registry
+
+    assert set(command.OPERATORS) == set(_registry.OPERATORS) == set(TINY)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_all_cases_compute_the_same(name):
+    module, shape = operator(name)
+    found, left_out = cases(module, shape, PLAIN)
+    want = np.asarray(found["arrays"].forward())
+    peers = [case for case in found.values() if not case.rung]
+    assert {"arrays", "eager"} <= found.keys()
+    assert len(peers) >= 2
+    for label, case in found.items():
+        assert np.abs(np.asarray(case.forward()) - want).max() < 2e-5, label
+    assert all(left_out.values())
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_all_gradients_are_the_same(name):
+    module, shape = operator(name)
+    found, _ = cases(module, shape, PLAIN)
+    _, want = found["eager"].backward()
+    for label, case in found.items():
+        if case.backward is None or label == "tensordot, stack given":
+            continue
+        _, gradients = case.backward()
+        assert len(gradients) == len(want)
+        for gradient, right in zip(gradients, want, strict=True):
+            # A peer that wants another layout has its gradients in that layout.
+            right = right if gradient.shape == right.shape else right.transpose(1, 2)
+            assert (gradient - right).abs().max() < 2e-4, label
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_bytes_and_bars_are_those_of_the_operator(name):
+    module, shape = operator(name)
+    found, _ = cases(module, shape, Setting())
+    arrays = module.inputs(shape)
+    result = np.asarray(found["arrays"].forward())
+    once = sum(x.nbytes for x in arrays) + result.nbytes
+    # Inputs once and the result once; weights that all tokens share may be left out.
+    assert once * 0.9 <= module.bytes_moved(shape, 4, False) <= once
+    assert module.bytes_moved(shape, 4, True) >= 2 * module.bytes_moved(shape, 4, False)
+    assert module.bytes_moved(shape, 2, False) * 2 == module.bytes_moved(shape, 4, False)
+    assert module.state_bytes(shape, 4) == result.nbytes
+    peers = module.peers(shape, Setting())
+    known = {*peers, _case.BEST, _case.COPY, "one state", "arrays", "eager"}
+    assert {name for bar in module.BARS for name in (bar.slower, bar.faster)} <= known
+    assert set(module.GROWTH.values()) <= TINY[name].keys()
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+    module, shape = operator("depth_mix")
+    monkeypatch.setitem(sys.modules, "numba", None)
+    found, left_out = cases(module, shape, PLAIN)
+    assert left_out["numba, loops"] == "numba is not installed"
+    assert "numba, loops" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "peer", "package"),
+    [
+        ("short_swa", "flash-attention", "flash_attn"),
+        ("short_swa", "flash-linear-attention", "fla"),
+        ("depth_attention", "flash-linear-attention", "fla"),
+        ("depth_attention", "Liger-Kernel", "liger_kernel"),
+        ("stream_mix", "Liger-Kernel", "liger_kernel"),
+        ("short_conv", "flash-linear-attention", "fla"),
+    ],
+)
+def test_peers_for_a_gpu_say_what_they_lack(name, peer, package, monkeypatch):
+    module, _ = operator(name)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert _case.missing(package, Setting("cuda")) == f"{package} is not installed"
+    shape = module.Shape(**TINY[name])
+    assert module.peers(shape, PLAIN)[peer] == f"{package} needs a CUDA device"
+
+
+def test_a_broken_package_counts_as_absent(monkeypatch, tmp_path):
+    (tmp_path / "broken_peer.py").write_text("raise OSError('libcudart.so is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _case.missing("broken_peer") == "broken_peer is not installed"
+
+
+def test_the_table_and_the_file(tmp_path, capsys):
     file = tmp_path / "result.json"
-    assert command.main(["short_swa", *SMALL, "--json", str(file)]) == 0
+    small = [word for name, size in TINY["short_swa"].items() for word in (f"--{name}", str(size))]
+    arguments = ["short_swa", *small, "--rounds", "2", "--no-compile"]
+    assert command.main([*arguments, "--json", str(file)]) == 0
     table = capsys.readouterr().out
     assert "NumPy loop over positions / arrays" in table
+    assert "forward + backward: " in table
     result = json.loads(file.read_text(encoding="utf-8"))
-    assert set(result["machine"]) == {"device", "python", "numpy", "torch", "triton", "date"}
+    assert set(result["machine"]) == {"device", "python", "numpy", "torch", "triton", "date", "commit"}
     assert result["milliseconds"]["eager"]["rounds"] == 2
     assert result["growth_in_T"].keys() == {"arrays", "eager"}
-    assert result["command"].startswith("python -m t2lib.bench short_swa --batch 1 --tokens 96")
+    assert result["growth"]["w"]["sizes"] == [4, 8, 16]
+    assert result["backward_milliseconds"].keys() >= {"eager", "SDPA, band mask"}
+    assert result["command"].startswith("python -m t2lib.bench short_swa --batch 1 --tokens 40")
+
+    assert command.main(["--read", str(file), "--compare", str(file), "--plot", str(tmp_path / "plots")]) == 0
+    shown = capsys.readouterr().out
+    assert f"  {'eager, forward + backward':<58}{1:>7.2f}\n" in shown
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
+        "growth-short_swa.png",
+        "roofline.png",
+    }
+
+
+def test_the_streams(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(streams, "designs", lambda: {"prenorm": ("prenorm", {}), "elc": ("elc_bert", {})})
+    monkeypatch.setattr(streams, "COPIED", {"cpu": 1 << 16})
+    sizes = ["--blocks", "2", "--width", "16", "--tokens", "8", "--heads", "2", "--rounds", "1"]
+    plots = ["--plot", str(tmp_path), "--json", str(tmp_path / "streams.json")]
+    assert command.main(["streams", *sizes, "--no-compile", *plots]) == 0
+    table = capsys.readouterr().out
+    assert "tensordot, stack given" in table
+    result = json.loads((tmp_path / "streams.json").read_text(encoding="utf-8"))
+    assert result["ratio_to_plain"]["prenorm"] == result["floor"]["prenorm"] == 1
+    assert result["floor"]["elc"] > 1
+    assert (tmp_path / "streams.png").exists()
+
+
+def test_every_design_stands_in_the_bench_of_streams():
+    from t2lib.streams import STREAMS, check_options
+
+    assert streams.designs().keys() >= STREAMS.keys()
+    for name, options in streams.designs().values():
+        check_options(name, options)
 
 
 def test_rounds_are_interleaved():
     order = []
-    cases = {name: lambda name=name: order.append(name) for name in "ab"}
-    interleaved(cases, 2, Progress(6))
-    assert order == list("ababab")
+    calls = {name: lambda name=name: order.append(name) for name in "ab"}
+    timings, failed = interleaved(calls, 2, Progress(6))
+    assert order == list("aabbabab")
+    assert timings.keys() == set("ab")
+    assert not failed
 
 
-def test_bad_arguments_exit_with_one_sentence(capsys):
+def test_a_case_that_fails_is_left_out_with_its_reason():
+    def fails():
+        raise RuntimeError("out of memory\nand a long story")
+
+    timings, failed = interleaved({"good": int, "bad": fails}, 1, Progress(4))
+    assert timings.keys() == {"good"}
+    assert failed == {"bad": "RuntimeError: out of memory"}
+
+
+def test_peak_of_memory():
+    assert 1e6 <= peak_bytes(lambda: np.ones(125_000)) < 1.1e6
+    assert peak_bytes(copying(1 << 20, "cpu")) < 1e5
+
+
+def test_a_ratio_that_misses_its_bar_is_marked():
+    row = _runner._row(Bar("a", "b", at_most=1.2), ["a", "b"], 1.3, "cpu")
+    assert _table.ratio_line(row).endswith("1.30   (at most 1.2)   <- missed")
+    elsewhere = _runner._row(Bar("a", "b", at_most=1.2, on="cuda"), ["a", "b"], 1.3, "cpu")
+    assert _table.ratio_line(elsewhere).endswith("1.30")
+    memory = _runner._row(Bar("a", "one state", at_most=1, of="memory"), ["a", "one state"], 0.5, "cpu")
+    assert "memory of a beyond its result / one state" in _table.ratio_line(memory)
+
+
+def test_both_passes_are_compared_with_an_earlier_run():
+    timing = {"wall": 2.0, "cpu": 2.0}
+    now = {"clock": "cpu", "shape": {}, "dtype": "float32", "milliseconds": {"eager": timing}}
+    now["backward_milliseconds"] = {"eager": timing, "new": timing}
+    before = {**now, "machine": {"date": "2026-01-01"}, "milliseconds": {"eager": {"cpu": 1.0}}}
+    before["backward_milliseconds"] = {"eager": {"cpu": 4.0}}
+    lines = list(_table.compared(now, before))
+    assert [line.split()[-1] for line in lines[1:]] == ["2.00", "0.50"]
+    assert FORWARD in lines[1]
+    assert BACKWARD in lines[2]
+
+
+class Config(NamedTuple):
+    tile: bool
+    rows: int
+    warps: int
+
+
+def test_the_tuner_walks_to_the_fastest_configuration():
+    def times(configs):
+        return {c: 1 + abs(c.rows - 64) / 64 + abs(c.warps - 2) for c in configs if c.rows <= 128}
+
+    best, share = _tune.fastest(Config(True, 16, 8), times)
+    assert best == Config(True, 64, 2)
+    assert share == pytest.approx(1 / 7.75)
+    assert all(config.tile for config in _tune.neighbours(best))
+    assert _tune.fastest(Config(True, 512, 4), times) == (Config(True, 512, 4), 1.0)
+
+
+def test_the_tuner_forces_each_configuration(monkeypatch):
+    picked = []
+
+    class Kernels:
+        @staticmethod
+        def pick_config(size):
+            return Config(True, size, 4)
+
+    def call():
+        config = Kernels.pick_config(32)
+        picked.append(config)
+        if config.rows == 64:
+            raise RuntimeError("out of shared memory")
+
+    assert _tune._in_use(Kernels, call) == Config(True, 32, 4)
+    configs = [Config(True, 16, 4), Config(True, 64, 4)]
+    took = _tune._times(Kernels, call, configs, 1, "cpu")
+    assert took.keys() == {configs[0]}
+    assert set(picked) == {Config(True, 32, 4), *configs}
+    assert Kernels.pick_config(8) == Config(True, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        (["long_swa"], "got ['long_swa']."),
+        (["--width", "30", "--heads", "8"], "got (30, 8)."),
+        (["--rounds", "0"], "got {'rounds': 0}."),
+        (["--states", "-1"], "got {'states': -1}."),
+        (["--tune", "file.json"], "takes --device cuda."),
+    ],
+)
+def test_bad_arguments_exit_with_one_sentence(arguments, got, capsys):
     with pytest.raises(SystemExit, match="2"):
-        command.main(["long_swa"])
-    assert "got ['long_swa']." in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["--width", "30", "--heads", "8"])
+        command.main(arguments)
+    assert got in capsys.readouterr().err
+
+
+def test_the_commit_is_known_in_a_checkout():
+    commit = _measure.machine("cpu")["commit"]
+    assert commit == "unknown" or len(commit.rstrip("+")) == 9

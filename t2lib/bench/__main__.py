@@ -1,113 +1,176 @@
-"""python -m t2lib.bench short_swa [--tokens 2048 ...] [--json FILE]"""
+"""python -m t2lib.bench [operator ... | streams] [--tokens 2048 ...] [--json FILE] [--plot DIR]
+
+Times every rung of an operator and every peer that is installed, interleaved in one run. Sizes are given by
+name; an operator that does not have a size ignores it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-OPERATORS = ("short_swa",)
+OPERATORS = ("short_swa", "depth_mix", "depth_attention", "stream_mix", "delta_rewrite", "short_conv")
+STREAMS = "streams"
+SIZES = ("batch", "tokens", "width", "heads", "window", "states", "streams", "channels", "taps", "blocks")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Time the rungs of an operator and its peers; print one table, and write JSON if asked."""
-    parser = argparse.ArgumentParser(prog="python -m t2lib.bench", description=__doc__)
-    parser.add_argument("operators", nargs="*", default=list(OPERATORS), help=f"of {', '.join(OPERATORS)}")
-    for name, default in (("batch", 1), ("tokens", 2048), ("width", 512), ("heads", 8), ("window", 64)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds (default 15)")
-    parser.add_argument("--threads", type=int, default=1, help="threads on the CPU (default 1)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--no-compile", action="store_true", help="leave out what compiles for seconds first")
-    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    """Time the operators that were named, print their tables, and write or draw what was asked for."""
+    parser = _parser()
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.operators if name not in OPERATORS]
-    if unknown or options.width % options.heads or options.rounds < 1:
-        takes = f"operators of {', '.join(OPERATORS)}, a width that heads divide, and rounds of at least 1"
-        parser.error(f"takes {takes}; got {unknown or (options.width, options.heads, options.rounds)}.")
-
+    _check(parser, options)
     # Before NumPy and torch load: afterwards it would be too late for their thread pools.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    for variable in THREADS:
         os.environ[variable] = str(options.threads)
     # The profiler that counts memory would otherwise announce itself at every start.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    result = _short_swa(options)
-    _print(result)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+    if options.tune:
+        return _tune(options)
+    results = [_read(file) for file in options.read] if options.read else None
+    shown = []
+    for result in results or (_measure(name, options) for name in options.operators):
+        _print(result, options)
+        if not options.read:
+            _write(result, options)
+        shown.append(result)
+        print(flush=True)
+    if options.plot:
+        from t2lib.bench import _plot
+
+        for file in _plot.draw(shown, options.plot):
+            print(file)
     return 0
 
 
-def _short_swa(options: argparse.Namespace) -> dict[str, Any]:
-    from t2lib.bench import short_swa as bench
-    from t2lib.bench._measure import Progress, interleaved, machine, peak_bytes
-
-    shape = bench.Shape(
-        options.batch, options.tokens, options.width, options.heads, options.window, options.device
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m t2lib.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ["arrays", "eager", "kernels", *([] if options.no_compile else ["compiled"])]
-    cases = bench.rungs(shape, names) | bench.peers(shape, compiled=not options.no_compile)
-    twice = bench.rungs(replace(shape, tokens=2 * shape.tokens), names)
-    longer = {f"{name}, 2T": function for name, function in twice.items()}
-    progress = Progress((1 + options.rounds) * (len(cases) + len(longer)) + len(cases))
-    # The double lengths stand in the same rounds: growth is a ratio too.
-    timings = interleaved(cases | longer, options.rounds, progress)
-    memory = {}
-    for name, function in cases.items():
-        progress.step(f"memory of {name}")
-        memory[name] = peak_bytes(function)
-    progress.close()
-
-    # Other jobs share a CPU; on a GPU the process only waits.
-    clock = "cpu" if options.device == "cpu" else "wall"
-    time_of = {name: getattr(timing, clock) for name, timing in timings.items()}
-    rungs = list(twice)
-    best = min(rungs, key=time_of.__getitem__)
-    bars = [*bench.BARS, ("FlexAttention, compiled", best, 1.0)]
-    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
-    return {
-        "operator": "short_swa",
-        "command": f"python -m t2lib.bench short_swa {sizes} --rounds {options.rounds}"
-        f" --threads {options.threads}",
-        "machine": machine(options.device),
-        "shape": asdict(shape),
-        "threads": options.threads,
-        "clock": clock,
-        "milliseconds": {name: timings[name].as_dict() for name in cases},
-        "peak_bytes": memory,
-        "growth_in_T": {rung: time_of[f"{rung}, 2T"] / time_of[rung] for rung in rungs},
-        "ratios": [
-            {
-                "slower": slower,
-                "faster": faster,
-                "ratio": time_of[slower] / time_of[faster],
-                "at_least": least,
-            }
-            for slower, faster, least in bars
-            if slower in cases and faster in cases
-        ],
-    }
+    known = ", ".join((*OPERATORS, STREAMS))
+    parser.add_argument(
+        "operators", nargs="*", default=list(OPERATORS), help=f"of {known} (default: operators)"
+    )
+    for name in SIZES:
+        parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds (default 15)")
+    parser.add_argument("--threads", type=int, default=1, help="threads on the CPU (default 1)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float16", "bfloat16"), help="default: what suits the device"
+    )
+    parser.add_argument("--no-compile", action="store_true", help="leave out what compiles for seconds first")
+    parser.add_argument("--no-growth", action="store_true", help="one size only")
+    parser.add_argument(
+        "--json", type=Path, help="write all numbers to this file, or one file each to this folder"
+    )
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="show ratios to this earlier result")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", metavar="FILE", help="show these results, time nothing"
+    )
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw growth and roofline as PNG")
+    parser.add_argument(
+        "--tune", type=Path, metavar="FILE", help="time the kernels' configurations, write the best"
+    )
+    return parser
 
 
-def _print(result: dict[str, Any]) -> None:
-    print(", ".join(f"{name} {value}" for name, value in result["machine"].items()))
-    shape = ", ".join(f"{name} {value}" for name, value in result["shape"].items())
-    print(f"{result['operator']}: {shape}, float32, {result['threads']} thread(s)")
-    print(f"\n{'':<28}{'CPU ms':>9}{'quartiles':>18}{'wall ms':>10}{'peak MB':>9}")
-    for name, timing in sorted(result["milliseconds"].items(), key=lambda entry: entry[1]["cpu"]):
-        spread = f"{timing['cpu_low']:.1f} - {timing['cpu_high']:.1f}"
-        memory = result["peak_bytes"][name] / 1e6
-        print(f"{name:<28}{timing['cpu']:>9.1f}{spread:>18}{timing['wall']:>10.1f}{memory:>9.1f}")
-    print(f"\nratios of {result['clock']} time, median over median")
-    for entry in result["ratios"]:
-        text = f"{entry['slower']} / {entry['faster']}"
-        print(f"  {text:<44}{entry['ratio']:>7.1f}   (at least {entry['at_least']:g})")
-    for rung, growth in result["growth_in_T"].items():
-        print(f"  {rung + ', twice the tokens':<44}{growth:>7.2f}   (1.6 to 2.4)")
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    known = (*OPERATORS, STREAMS)
+    unknown = [name for name in options.operators if name not in known]
+    if unknown:
+        parser.error(f"takes operators of {', '.join(known)}; got {unknown}.")
+    sizes = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
+    wrong = {name: size for name, size in (sizes | {"rounds": options.rounds}).items() if size < 1}
+    if wrong:
+        parser.error(f"takes sizes and rounds of at least 1; got {wrong}.")
+    if options.width and options.heads and options.width % options.heads:
+        parser.error(f"takes a width that heads divide; got {(options.width, options.heads)}.")
+    if options.tune and options.device != "cuda":
+        parser.error("--tune times kernels, so it takes --device cuda.")
+
+
+def _setting(options: argparse.Namespace) -> Any:
+    from t2lib.bench._case import Setting
+    from t2lib.environment import dtype_for
+
+    dtype = options.dtype
+    if dtype is None and options.device == "cuda":
+        import torch
+
+        dtype = dtype_for(torch.cuda.get_device_capability())
+    return Setting(options.device, dtype or "float32", not options.no_compile)
+
+
+def _shape(module: Any, options: argparse.Namespace) -> Any:
+    default = module.ON_CUDA if options.device == "cuda" else module.Shape()
+    names = [field.name for field in fields(default)]
+    given = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
+    return replace(default, **given)
+
+
+def _measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    module = importlib.import_module(f"t2lib.bench.{name}")
+    setting, shape = _setting(options), _shape(module, options)
+    if name == STREAMS:
+        result: dict[str, Any] = module.measure(shape, setting, rounds=options.rounds)
+    else:
+        from t2lib.bench._runner import measure
+
+        result = measure(module, shape, setting, rounds=options.rounds, growth=not options.no_growth)
+    result["threads"] = options.threads
+    result["command"] += f" --threads {options.threads}"
+    return result
+
+
+def _print(result: dict[str, Any], options: argparse.Namespace) -> None:
+    from t2lib.bench import _table
+
+    if result["operator"] == STREAMS:
+        from t2lib.bench import streams
+
+        lines = list(streams.lines(result))
+    else:
+        lines = list(_table.lines(result))
+    if options.compare:
+        lines += _table.compared(result, _read(options.compare))
+    print("\n".join(lines))
+
+
+def _write(result: dict[str, Any], options: argparse.Namespace) -> None:
+    path = options.json
+    if path is None:
+        return
+    if path.is_dir() or len(options.operators) > 1:
+        path.mkdir(parents=True, exist_ok=True)
+        where = "cpu" if options.device == "cpu" else "-".join(result["machine"]["device"].lower().split())
+        path = path / f"{result['operator']}-{where}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return result
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from t2lib.bench._tune import tune
+
+    found = []
+    for name in options.operators:
+        module = importlib.import_module(f"t2lib.bench.{name}")
+        found += tune(module, _shape(module, options), _setting(options), rounds=options.rounds)
+        options.tune.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,21 +1,27 @@
-"""The rungs of short_swa and what one would use without them, at one shape."""
+"""short_swa along the tokens: its rungs, and what one would use without them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, optional
 from t2lib.ops import _registry, short_swa
+from t2lib.ops.short_swa import cost
 
-# What the ratios below the table compare: (the slower, the faster, how many times at least).
+NAME = "short_swa"
+GROWTH = {"T": "tokens", "w": "window", "d": "width"}
 BARS = (
-    ("NumPy loop over positions", "arrays", 5.0),
-    ("SDPA, band mask", "eager", 5.0),
-    ("full T x T mask", "eager", 15.0),
+    Bar("NumPy loop over positions", "arrays", at_least=5),
+    Bar("SDPA, band mask", "eager", at_least=5),
+    Bar("full T x T mask", "eager", at_least=15),
+    Bar("FlexAttention, compiled", BEST, at_least=1),
+    Bar("FlexAttention, compiled", BEST, at_least=1, of=BACKWARD, on="cuda"),
+    Bar("full T x T mask, compiled", BEST, at_least=1),
 )
 
 
@@ -26,67 +32,146 @@ class Shape:
     width: int = 512
     heads: int = 8
     window: int = 64
-    device: str = "cpu"
 
 
-def rungs(shape: Shape, names: list[str]) -> dict[str, Callable[[], Any]]:
-    """The rungs that run here, each as a call without arguments on the same numbers."""
-    arrays = _inputs(shape)
-    read = partial(short_swa, window=shape.window, axis=1)
-    cases: dict[str, Callable[[], Any]] = {}
-    for rung, runs_here, _ in _registry.ladder("short_swa"):
-        if rung not in names or not runs_here or rung == "loops":
-            continue
-        if rung in _registry.NUMPY_RUNGS:
-            cases[rung] = partial(read, *arrays, rung=rung)
-        elif rung != "kernels" or shape.device == "cuda":
-            cases[rung] = _synchronised(partial(read, *_tensors(shape), rung=rung), shape.device)
-    return cases
+ON_CUDA = Shape(tokens=16384, width=2048, heads=32)
 
 
-def peers(shape: Shape, *, compiled: bool) -> dict[str, Callable[[], Any]]:
-    """What one would write or call instead. All see the same window and return (B, T, H, D)."""
-    cases: dict[str, Callable[[], Any]] = {
-        "NumPy loop over positions": partial(_loop_over_positions, _inputs(shape), shape.window),
-        "the same, all heads at once": partial(_loop_with_all_heads, _inputs(shape), shape.window),
+def inputs(shape: Shape) -> tuple[Any, ...]:
+    """q, k and v, (B, T, H, D) each."""
+    if shape.width % shape.heads:
+        raise ValueError(f"heads must divide width; got heads {shape.heads}, width {shape.width}.")
+    sizes = (shape.batch, shape.tokens, shape.heads, shape.width // shape.heads)
+    return normal(sizes, sizes, sizes)
+
+
+def call(shape: Shape, rung: str) -> Callable[..., Any]:
+    return partial(short_swa, window=shape.window, axis=1, rung=rung)
+
+
+def bytes_moved(shape: Shape, itemsize: int, backward: bool) -> int:
+    """q, k, v in and z out; backward also q, k, v, z, dz in and dq, dk, dv out."""
+    once = cost.forward_bytes(
+        shape.tokens, shape.window, shape.width, itemsize=itemsize, block=shape.tokens, sequences=shape.batch
+    )
+    return once + (2 * once if backward else 0)
+
+
+def flops(shape: Shape) -> int:
+    return cost.forward_flops(
+        shape.tokens,
+        shape.window,
+        shape.width // shape.heads,
+        sequences=shape.batch * shape.heads,
+    )
+
+
+def state_bytes(shape: Shape, itemsize: int) -> int:
+    return shape.batch * shape.tokens * shape.width * itemsize
+
+
+def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
+    """All see the same window and return (B, T, H, D)."""
+    numpy_loop, all_heads = (
+        partial(f, window=shape.window) for f in (_loop_over_positions, _loop_with_all_heads)
+    )
+    found: dict[str, Peer | str] = {
+        "numba, loops": missing("numba") or Peer(_numba_loops(shape.window), "numpy"),
+        "flash-attention": missing("flash_attn", setting) or Peer(_flash_attention(shape.window)),
+        "flash-linear-attention": missing("fla", setting) or Peer(_fla(shape.window)),
     }
-    if not _registry.installed("torch"):
-        return cases
+    found["NumPy loop over positions"] = Peer(numpy_loop, "numpy")
+    found["the same, all heads at once"] = Peer(all_heads, "numpy")
+    if _registry.installed("torch"):
+        found |= _torch_peers(shape, setting)
+    return found
+
+
+def _torch_peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
     import torch
 
-    # Heads before tokens: the layout that the peers want.
-    q, k, v = (x.transpose(1, 2) for x in _tensors(shape))
-    i = torch.arange(shape.tokens, device=shape.device)
+    i = torch.arange(shape.tokens, device=setting.device)
     band = (i <= i[:, None]) & (i[:, None] - i < shape.window)
 
-    def sdpa() -> Any:
+    def sdpa(q: Any, k: Any, v: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=band).transpose(1, 2)
 
-    def full() -> Any:
+    def full(q: Any, k: Any, v: Any) -> Any:
         scores = q @ k.mT * q.shape[-1] ** -0.5
         return (torch.softmax(scores.masked_fill(~band, float("-inf")), -1) @ v).transpose(1, 2)
 
-    torch_peers = {"SDPA, band mask": sdpa, "full T x T mask": full}
-    if compiled and _registry.ladder("short_swa")[3].runs_here:
+    found: dict[str, Peer | str] = {
+        "SDPA, band mask": Peer(sdpa, prepare=_heads_first),
+        "windows stacked, einsum": Peer(partial(_stacked_windows, window=shape.window)),
+    }
+    # Its matrix of scores alone takes this much; with its gradient, three times as much.
+    scores = shape.batch * shape.heads * shape.tokens**2 * setting.itemsize
+    if scores > 1 << 31:
+        found["full T x T mask"] = f"its scores alone would take {scores / 1e9:.0f} GB"
+    else:
+        found["full T x T mask"] = Peer(full, prepare=_heads_first)
+    if not setting.compiled or not _registry.ladder(NAME)[3].runs_here:
+        return found
+    if scores <= 1 << 31:
+        compiled = torch.compile(full, dynamic=False)
+        found["full T x T mask, compiled"] = Peer(compiled, prepare=_heads_first)
+    # On a CPU it has no backward pass.
+    flex = Peer(_flex_attention(shape, setting), prepare=_heads_first, backward=setting.device != "cpu")
+    found["FlexAttention, compiled"] = flex
+    return found
+
+
+def _heads_first(*qkv: Any) -> tuple[Any, ...]:
+    """The layout (B, H, T, D) that these peers want."""
+    return tuple(x.transpose(1, 2) for x in qkv)
+
+
+def _flex_attention(shape: Shape, setting: Setting) -> Callable[..., Any]:
+    def mask_mod(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j <= i) & (i - j < shape.window)
+
+    @cache
+    def prepared() -> tuple[Any, Any]:
+        """Made in the first call, which is not timed."""
+        import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        def mask_mod(b: Any, h: Any, i: Any, j: Any) -> Any:
-            return (j <= i) & (i - j < shape.window)
-
         # The better of its two natural block sizes on a CPU; a GPU wants its default of 128.
-        size = 64 if shape.device == "cpu" else 128
-        length = shape.tokens
-        block_mask = create_block_mask(
-            mask_mod, None, None, length, length, device=shape.device, BLOCK_SIZE=size
-        )
-        attention = torch.compile(flex_attention, dynamic=False)
-        torch_peers["FlexAttention, compiled"] = lambda: attention(q, k, v, block_mask=block_mask).transpose(
-            1, 2
-        )
-    return cases | {name: _synchronised(f, shape.device) for name, f in torch_peers.items()}
+        size, length = 64 if setting.device == "cpu" else 128, shape.tokens
+        mask = create_block_mask(mask_mod, None, None, length, length, device=setting.device, BLOCK_SIZE=size)
+        return torch.compile(flex_attention, dynamic=False), mask
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        compiled, mask = prepared()
+        return compiled(q, k, v, block_mask=mask).transpose(1, 2)
+
+    return attention
 
 
-def _loop_over_positions(qkv: list[Any], window: int) -> Any:
+def _flash_attention(window: int) -> Callable[..., Any]:
+    package: Any = optional("flash_attn")
+    # Its window is the number of keys to the left, oneself not counted.
+    return lambda q, k, v: package.flash_attn_func(q, k, v, causal=True, window_size=(window - 1, 0))
+
+
+def _fla(window: int) -> Callable[..., Any]:
+    package: Any = optional("fla.ops.attn")
+    return lambda q, k, v: package.parallel_attn(q, k, v, window_size=window)
+
+
+def _stacked_windows(q: Any, k: Any, v: Any, *, window: int) -> Any:
+    """A copy of its window of keys and values beside every query, then two einsums."""
+    import torch
+
+    first = torch.arange(q.shape[1], device=q.device)[:, None] - (window - 1)
+    seen = first + torch.arange(window, device=q.device)
+    keys, values = k[:, seen.clamp(min=0)], v[:, seen.clamp(min=0)]
+    scores = torch.einsum("bthd,btwhd->bthw", q, keys) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill((seen < 0)[:, None], float("-inf"))
+    return torch.einsum("bthw,btwhd->bthd", torch.softmax(scores, -1), values)
+
+
+def _loop_over_positions(*qkv: Any, window: int) -> Any:
     """One query of one head after another, with products of NumPy inside: what one writes first."""
     q, k, v = (np.moveaxis(x, 1, 2) for x in qkv)
     z = np.empty_like(qkv[0])
@@ -99,9 +184,8 @@ def _loop_over_positions(qkv: list[Any], window: int) -> Any:
     return z
 
 
-def _loop_with_all_heads(qkv: list[Any], window: int) -> Any:
+def _loop_with_all_heads(q: Any, k: Any, v: Any, *, window: int) -> Any:
     """One position after another, all its heads at once: the same loop, written with more care."""
-    q, k, v = qkv
     z = np.empty_like(q)
     scale = np.float32(q.shape[-1] ** -0.5)
     for t in range(q.shape[1]):
@@ -113,26 +197,35 @@ def _loop_with_all_heads(qkv: list[Any], window: int) -> Any:
     return z
 
 
-def _inputs(shape: Shape) -> list[Any]:
-    generator = np.random.default_rng(0)
-    sizes = (shape.batch, shape.tokens, shape.heads, shape.width // shape.heads)
-    return [generator.standard_normal(sizes, dtype=np.float32) for _ in range(3)]
+def _numba_loops(window: int) -> Callable[..., Any]:
+    """The definition as scalar loops, compiled by numba."""
+    numba: Any = optional("numba")
 
+    @numba.njit(fastmath=True)  # type: ignore[untyped-decorator]
+    def loops(q: Any, k: Any, v: Any) -> Any:
+        z = np.zeros_like(q)
+        batch, length, heads, width = q.shape
+        scores = np.empty(window, np.float32)
+        scale = np.float32(width**-0.5)
+        for b in range(batch):
+            for h in range(heads):
+                for i in range(length):
+                    first = max(0, i - window + 1)
+                    most = np.float32(-np.inf)
+                    for j in range(first, i + 1):
+                        score = np.float32(0)
+                        for c in range(width):
+                            score += q[b, i, h, c] * k[b, j, h, c]
+                        scores[j - first] = score * scale
+                        most = max(most, scores[j - first])
+                    total = np.float32(0)
+                    for j in range(first, i + 1):
+                        weight = np.exp(scores[j - first] - most)
+                        total += weight
+                        for c in range(width):
+                            z[b, i, h, c] += weight * v[b, j, h, c]
+                    for c in range(width):
+                        z[b, i, h, c] /= total
+        return z
 
-def _tensors(shape: Shape) -> list[Any]:
-    import torch
-
-    return [torch.from_numpy(x).to(shape.device) for x in _inputs(shape)]
-
-
-def _synchronised(function: Callable[[], Any], device: str) -> Callable[[], Any]:
-    if device != "cuda":
-        return function
-    import torch
-
-    def run() -> Any:
-        result = function()
-        torch.cuda.synchronize()
-        return result
-
-    return run
+    return loops  # type: ignore[no-any-return]

@@ -1,0 +1,123 @@
+"""Two kinds of plots of what was measured: how times grow with the sizes, and the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t2lib import figures
+from t2lib.bench._case import BACKWARD, FORWARD
+
+Result = Mapping[str, Any]
+RUNGS = ("arrays", "eager", "compiled", "kernels")
+# For times and their ratios: one colour a rung in every plot.
+COLOUR = {"arrays": "green", "eager": "tokens", "compiled": "depth", "kernels": "purple"}
+
+
+def draw(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Write the plots of these results into the folder; returns their files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [file for result in results if result.get("growth") for file in _growth(result, folder)]
+    rooted = [result for result in results if "flops" in result]
+    if rooted:
+        files.append(_roofline(rooted, folder))
+    return files + [_streams(result, folder) for result in results if "ratio_to_plain" in result]
+
+
+def _growth(result: Result, folder: Path) -> Iterator[Path]:
+    """Times over each size, both axes doubling alike, so that linear growth is the dotted diagonal."""
+    axes_of = result["growth"]
+    figure, panels = figures.figure(1, len(axes_of), width=3.6 * len(axes_of), height=3.6, sharey=True)
+    for panel, (letter, growth) in zip(panels, axes_of.items(), strict=True):
+        for rung in RUNGS:
+            for which, dash in ((FORWARD, "-"), (BACKWARD, (0, (5, 2)))):
+                if times := growth[which].get(rung):
+                    label = rung if which == FORWARD else f"{rung}, with backward"
+                    colour = figures.COLOURS[COLOUR[rung]]
+                    panel.plot(growth["sizes"], times, color=colour, linestyle=dash, marker="o", label=label)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log", base=2)
+        panel.set_xticks(growth["sizes"], [f"{size:g}" for size in growth["sizes"]])
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        panel.set_xlabel(f"{letter}, {growth['name']}")
+        drawn = [times for which in (FORWARD, BACKWARD) for times in growth[which].values()]
+        if drawn:
+            low, high = growth["sizes"][0], growth["sizes"][-1]
+            start = min(times[0] for times in drawn) * 0.7
+            panel.plot(
+                [low, high], [start, start * high / low], color=figures.COLOURS["quiet"], linestyle=":"
+            )
+    panels[0].set_ylabel("milliseconds")
+    panels[0].set_title(result["operator"])
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    file = folder / f"growth-{result['operator']}.png"
+    figure.savefig(file)
+    yield file
+
+
+def _roofline(results: Sequence[Result], folder: Path) -> Path:
+    """FLOPs a second over FLOPs a byte, below the two roofs that the same run measured."""
+    figure, axes = figures.figure(width=8.0, height=5.0)
+    intensity = {result["operator"]: result["flops"] / result["bytes_moved"][FORWARD] for result in results}
+    # Each run has roofs of its own; what is drawn are the highest.
+    bandwidth = max(result["copy_gigabytes_per_second"][FORWARD] for result in results)
+    peak = max(result["gigaflops_per_second"] for result in results)
+    low, high = min(*intensity.values(), peak / bandwidth) / 2, max(*intensity.values(), peak / bandwidth) * 2
+    x = [low, peak / bandwidth, high]
+    axes.plot(x, [min(peak, bandwidth * value) for value in x], color=figures.COLOURS["ink"])
+    seen: set[str] = set()
+    for result in results:
+        at = intensity[result["operator"]]
+        for rung in RUNGS:
+            timing = result["milliseconds"].get(rung)
+            if timing:
+                reached = result["flops"] / timing[result["clock"]] / 1e6
+                label = None if rung in seen else rung
+                seen.add(rung)
+                colour = figures.COLOURS[COLOUR[rung]]
+                marker = figures.MARKERS[RUNGS.index(rung)]
+                axes.plot(
+                    [at], [reached], marker=marker, color=colour, linestyle="", markersize=8, label=label
+                )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("FLOPs for each byte that has to move")
+    axes.set_ylabel("GFLOP/s")
+    axes.set_title(f"Roofline, {results[0]['machine']['device']}, forward")
+    bottom = axes.get_ylim()[0]
+    for place, (name, at) in enumerate(sorted(intensity.items(), key=lambda entry: entry[1])):
+        axes.axvline(at, color=figures.COLOURS["rule"], linewidth=0.8, zorder=0)
+        axes.annotate(
+            name, (at, bottom), xytext=(3, 8 + 17 * (place % 4)), textcoords="offset points", fontsize=11
+        )
+    axes.set_ylim(bottom=bottom)
+    axes.legend(loc="upper left")
+    file = folder / "roofline.png"
+    figure.savefig(file)
+    return file
+
+
+def _streams(result: Result, folder: Path) -> Path:
+    """Every design as a ratio to the plain stream, beside its floor."""
+    ratios = dict(sorted(result["ratio_to_plain"].items(), key=lambda entry: entry[1], reverse=True))
+    figure, axes = figures.figure(width=8.0, height=0.9 + 0.36 * len(ratios))
+    names = [name.replace("_reconstruction", " (rec.)") for name in ratios]
+    axes.barh(names, list(ratios.values()), color=figures.COLOURS["depth"], height=0.6, label="measured")
+    floors = [result["floor"][name] for name in ratios]
+    axes.plot(
+        floors, names, "|", color=figures.COLOURS["ink"], markersize=14, markeredgewidth=2.5, label="floor"
+    )
+    for place, ratio in enumerate(ratios.values()):
+        figures.label_line(axes, ratio, place, f"{ratio:.2f}")
+    axes.set_xlim(0, 1.12 * max(ratios.values()))
+    axes.grid(axis="y", visible=False)
+    axes.set_title("Forward + backward over the plain stream")
+    axes.legend(loc="upper right")
+    file = folder / "streams.png"
+    figure.savefig(file)
+    return file

@@ -1,0 +1,156 @@
+"""Measure one operator: its rungs and peers side by side, how they grow, and the ratios that matter."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from t2lib.bench._case import BACKWARD, BEST, COPY, FORWARD, Bar, Function, Operator, Setting, cases
+from t2lib.bench._measure import Progress, Timing, copying, interleaved, machine, multiplying, peak_bytes
+
+PRODUCT = "matrix product"
+PASSES = (FORWARD, BACKWARD)
+Key = tuple[str, str]
+
+
+def measure(
+    operator: Operator, shape: Any, setting: Setting, *, rounds: int, growth: bool = True
+) -> dict[str, Any]:
+    """All that the table, the file and the plots show of one operator."""
+    clock = "device" if setting.device == "cuda" else "cpu"
+    side_by_side = _SideBySide(operator, shape, setting, rounds)
+    timings, left_out = side_by_side.timings, side_by_side.left_out
+    time_of = {key: timing.median(clock) for key, timing in timings.items()}
+    moved = {which: operator.bytes_moved(shape, setting.itemsize, which == BACKWARD) for which in PASSES}
+    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
+    result: dict[str, Any] = {
+        "operator": operator.NAME,
+        "command": f"python -m t2lib.bench {operator.NAME} {sizes} --device {setting.device}"
+        f" --dtype {setting.dtype} --rounds {rounds}",
+        "machine": machine(setting.device),
+        "shape": asdict(shape) | {"device": setting.device},
+        "dtype": setting.dtype,
+        "clock": clock,
+        "milliseconds": _of_pass(timings, FORWARD),
+        "backward_milliseconds": _of_pass(timings, BACKWARD),
+        "peak_bytes": {name: held for (name, which), held in side_by_side.memory.items() if which == FORWARD},
+        "backward_peak_bytes": {
+            name: held for (name, which), held in side_by_side.memory.items() if which == BACKWARD
+        },
+        "rungs": side_by_side.rungs,
+        "bytes_moved": moved,
+        "flops": operator.flops(shape),
+        "copy_milliseconds": {which: time_of[COPY, which] for which in PASSES},
+        "copy_gigabytes_per_second": {which: moved[which] / time_of[COPY, which] / 1e6 for which in PASSES},
+        "gigaflops_per_second": side_by_side.product_flops / time_of[PRODUCT, FORWARD] / 1e6,
+        "ratios": _ratios(operator, shape, setting, time_of, side_by_side),
+    }
+    del side_by_side, timings
+    result["growth"] = {}
+    for letter, name in operator.GROWTH.items() if growth else ():
+        result["growth"][letter] = _grow(operator, shape, setting, name, rounds, clock)
+    tokens = result["growth"].get("T", {}).get(FORWARD, {})
+    # What twice the tokens cost.
+    result["growth_in_T"] = {rung: times[-1] / times[-2] for rung, times in tokens.items()}
+    result["left_out"] = left_out
+    return result
+
+
+class _SideBySide:
+    """Every case at one shape: forward, and forward with backward, in the same rounds as a copy."""
+
+    def __init__(self, operator: Operator, shape: Any, setting: Setting, rounds: int) -> None:
+        found, self.left_out = cases(operator, shape, setting)
+        calls: dict[Key, Function] = {}
+        for which in PASSES:
+            calls[COPY, which] = copying(
+                operator.bytes_moved(shape, setting.itemsize, which == BACKWARD), setting.device
+            )
+            for name, case in found.items():
+                function = case.forward if which == FORWARD else case.backward
+                if function is not None:
+                    calls[name, which] = function
+        calls[PRODUCT, FORWARD], self.product_flops = multiplying(setting.device, setting.dtype)
+        progress = Progress((rounds + 2) * len(calls))
+        named = {f"{name}, {which}": call for (name, which), call in calls.items()}
+        keys = dict(zip(named, calls, strict=True))
+        timings, failed = interleaved(named, rounds, progress, setting.device)
+        self.timings = {keys[name]: timing for name, timing in timings.items()}
+        self.left_out |= failed
+        self.memory: dict[Key, int] = {}
+        for (name, which), call in calls.items():
+            if name in found and (name, which) in self.timings:
+                progress.step(f"memory of {name}")
+                self.memory[name, which] = peak_bytes(call, setting.device)
+        progress.close()
+        self.rungs = [name for name, case in found.items() if case.rung and (name, FORWARD) in self.timings]
+
+
+def _of_pass(timings: Mapping[Key, Timing], which: str) -> dict[str, dict[str, float]]:
+    return {
+        name: timing.as_dict()
+        for (name, of), timing in timings.items()
+        if of == which and name not in (COPY, PRODUCT)
+    }
+
+
+def _ratios(
+    operator: Operator, shape: Any, setting: Setting, time_of: Mapping[Key, float], side: _SideBySide
+) -> list[dict[str, Any]]:
+    rows = []
+    for bar in operator.BARS:
+        which = FORWARD if bar.of == "memory" else bar.of
+        running = [rung for rung in side.rungs if (rung, which) in time_of]
+        if not running:
+            continue
+        best = min(running, key=lambda rung: time_of[rung, which])
+        names = [best if name == BEST else name for name in (bar.slower, bar.faster)]
+        if bar.of == "memory":
+            # The result of these operators is as large as a state.
+            state = operator.state_bytes(shape, setting.itemsize)
+            row = _row(bar, names, (side.memory[names[0], FORWARD] - state) / state, setting.device)
+        elif all((name, which) in time_of for name in names):
+            ratio = time_of[names[0], which] / time_of[names[1], which]
+            row = _row(bar, names, ratio, setting.device)
+        else:
+            continue
+        rows.append(row)
+    return rows
+
+
+def _row(bar: Bar, names: list[str], ratio: float, device: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"slower": names[0], "faster": names[1], "of": bar.of, "ratio": ratio}
+    for key in ("at_least", "at_most") if device == bar.on else ():
+        if (value := getattr(bar, key)) is not None:
+            row[key] = float(value)
+    return row
+
+
+def _grow(
+    operator: Operator, shape: Any, setting: Setting, name: str, rounds: int, clock: str
+) -> dict[str, Any]:
+    """The rungs at half the size, the size and twice the size, in the same rounds."""
+    middle = getattr(shape, name)
+    calls: dict[tuple[str, str, int], Function] = {}
+    sizes = sorted({max(1, middle // 2), middle, 2 * middle})
+    for size in sizes:
+        found, _ = cases(operator, replace(shape, **{name: size}), setting, only_rungs=True)
+        for rung, case in found.items():
+            calls[FORWARD, rung, size] = case.forward
+            if case.backward is not None:
+                calls[BACKWARD, rung, size] = case.backward
+    progress = Progress((rounds + 1) * len(calls))
+    named = {f"{rung}, {name} {size}, {which}": call for (which, rung, size), call in calls.items()}
+    timings, _ = interleaved(named, rounds, progress, setting.device)
+    progress.close()
+    result: dict[str, Any] = {"name": name, "sizes": sizes, FORWARD: {}, BACKWARD: {}}
+    for label, (which, rung, _) in zip(named, calls, strict=True):
+        if label in timings:
+            result[which].setdefault(rung, []).append(timings[label].median(clock))
+    for which in PASSES:
+        result[which] = {rung: times for rung, times in result[which].items() if len(times) == len(sizes)}
+    del calls, named
+    gc.collect()
+    return result

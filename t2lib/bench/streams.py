@@ -1,0 +1,172 @@
+"""Every residual stream in one decoder, forward and backward, as a ratio to the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from t2lib.bench import _runner, _table, depth_mix
+from t2lib.bench._case import Setting
+from t2lib.bench._measure import Progress, copying, interleaved, machine, multiplying, peak_bytes, sentence
+
+PLAIN = "prenorm"
+COPY, PRODUCT = "copy", "matrix product"
+# Beside the defaults of each design: the form of it that is cheap, or that the paper puts forward.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "denseformer, 4x5": ("denseformer", {"dilation": 4, "period": 5}),
+    "attention_residuals, blocks of 4": ("attention_residuals", {"block_size": 4, "two_phase": True}),
+    "deep_delta, d_v = 4": ("deep_delta", {"value_channels": 4}),
+}
+# Backward takes about twice what forward does, in bytes and in FLOPs.
+PASSES = 3
+# Bytes of the copy that measures the bandwidth: more than any cache holds.
+COPIED = {"cpu": 1 << 28, "cuda": 1 << 31}
+
+
+@dataclass(frozen=True)
+class Shape:
+    blocks: int = 12
+    width: int = 256
+    tokens: int = 512
+    batch: int = 1
+    heads: int = 4
+
+
+ON_CUDA = Shape(width=1024, tokens=4096, heads=16)
+
+
+def measure(shape: Shape, setting: Setting, *, rounds: int) -> dict[str, Any]:
+    """Times and memory of all designs in one run, beside the floor from their closed-form cost."""
+    clock = "device" if setting.device == "cuda" else "cpu"
+    decoders, left_out = {}, {}
+    for name, design in designs().items():
+        try:
+            decoders[name] = _decoder(shape, setting, *design)
+        except ValueError as error:
+            # A variant that a decoder of few blocks has no room for.
+            left_out[name] = sentence(error)
+    steps = {name: _step(decoder, shape, setting) for name, decoder in decoders.items()}
+    count = COPIED[setting.device]
+    product, product_flops = multiplying(setting.device, setting.dtype)
+    calls = steps | {COPY: copying(count, setting.device), PRODUCT: product}
+    progress = Progress((rounds + 2) * len(calls))
+    timings, failed = interleaved(calls, rounds, progress, setting.device)
+    memory = {}
+    for name in steps:
+        if name in timings:
+            progress.step(f"memory of {name}")
+            memory[name] = peak_bytes(steps[name], setting.device)
+    progress.close()
+    time_of = {name: timing.median(clock) for name, timing in timings.items()}
+    bandwidth = count / time_of[COPY] * 1e3
+    arithmetic = product_flops / time_of[PRODUCT] * 1e3
+    costs = {name: decoder.stream.cost() for name, decoder in decoders.items()}
+    plain = costs[PLAIN]
+    floors = {}
+    for name, cost in costs.items():
+        tokens = PASSES * shape.batch * shape.tokens
+        moved = (cost.vectors - plain.vectors) * shape.width * setting.itemsize * tokens
+        computed = (cost.flops - plain.flops) * tokens
+        extra = max(moved / bandwidth, computed / arithmetic) * 1e3
+        floors[name] = 1 + extra / time_of[PLAIN] if PLAIN in time_of else None
+    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
+    return {
+        "operator": "streams",
+        "command": f"python -m t2lib.bench streams {sizes} --device {setting.device}"
+        f" --dtype {setting.dtype} --rounds {rounds}",
+        "machine": machine(setting.device),
+        "shape": asdict(shape) | {"device": setting.device},
+        "dtype": setting.dtype,
+        "clock": clock,
+        "backward_milliseconds": {name: timings[name].as_dict() for name in steps if name in timings},
+        "backward_peak_bytes": memory,
+        "ratio_to_plain": {name: time_of[name] / time_of[PLAIN] for name in steps if name in time_of},
+        "floor": floors,
+        "vectors": {name: cost.vectors for name, cost in costs.items()},
+        "extra_flops": {name: cost.flops for name, cost in costs.items()},
+        "copy_gigabytes_per_second": bandwidth / 1e9,
+        "gigaflops_per_second": arithmetic / 1e9,
+        "depth_mix": _depth_mix(shape, setting, rounds),
+        "left_out": left_out | failed,
+    }
+
+
+def designs() -> dict[str, tuple[str, dict[str, Any]]]:
+    """What is timed: every design by name with its defaults, and the variants."""
+    from t2lib.streams import STREAMS
+
+    return {name: (name, {}) for name in STREAMS} | VARIANTS
+
+
+def _decoder(shape: Shape, setting: Setting, stream: str, options: dict[str, Any]) -> Any:
+    import torch
+
+    from t2lib.decoder import Decoder
+
+    torch.manual_seed(0)
+    # SwiGLU at its usual width, 8/3 of the model's, in steps of 32.
+    hidden = 32 * round(8 * shape.width / 3 / 32)
+    decoder = Decoder(
+        width=shape.width,
+        blocks=shape.blocks,
+        heads=shape.heads,
+        hidden=hidden,
+        context=shape.tokens,
+        stream=stream,
+        stream_options=options,
+    )
+    return decoder.to(setting.device, getattr(torch, setting.dtype))
+
+
+def _step(decoder: Any, shape: Shape, setting: Setting) -> Any:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 256, (shape.batch, shape.tokens), generator=generator).to(setting.device)
+    parameters = list(decoder.parameters())
+
+    def step() -> Any:
+        loss = decoder(tokens).float().square().mean()
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    return step
+
+
+def _depth_mix(shape: Shape, setting: Setting, rounds: int) -> dict[str, Any]:
+    """The sum over as many states as the decoder has sublayers, against a product with a stack given."""
+    mix = depth_mix.Shape(tokens=4 * shape.tokens, width=2 * shape.width, states=2 * shape.blocks)
+    found = _runner.measure(depth_mix, mix, setting, rounds=rounds, growth=False)
+    kept = ("shape", "milliseconds", "peak_bytes", "rungs", "ratios", "bytes_moved", "copy_milliseconds")
+    return {key: found[key] for key in kept}
+
+
+def lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """The table of the designs, and the rows of depth_mix."""
+    yield ", ".join(f"{name} {value}" for name, value in result["machine"].items())
+    shape = ", ".join(f"{name} {value}" for name, value in result["shape"].items())
+    yield f"streams, forward + backward of one decoder: {shape}, {result['dtype']}"
+    copy, product = result["copy_gigabytes_per_second"], result["gigaflops_per_second"]
+    yield f"floor: extra bytes or FLOPs at {copy:.1f} GB/s and {product:.0f} GFLOP/s, backward twice forward"
+    yield ""
+    clock = result["clock"]
+    head = f"{_table.UNITS[clock]} ms"
+    yield f"{'':<36}{head:>10}{'quartiles':>20}{'ratio':>8}{'floor':>8}{'peak MB':>10}{'vectors':>9}"
+    timings = result["backward_milliseconds"]
+    for name, timing in sorted(timings.items(), key=lambda entry: entry[1][clock]):
+        spread = f"{timing[clock + '_low']:.1f} - {timing[clock + '_high']:.1f}"
+        yield (
+            f"{name:<36}{timing[clock]:>10.1f}{spread:>20}{result['ratio_to_plain'][name]:>8.2f}"
+            f"{result['floor'][name]:>8.2f}{result['backward_peak_bytes'][name] / 1e6:>10.1f}"
+            f"{result['vectors'][name]:>9g}"
+        )
+    mix = result["depth_mix"]
+    yield ""
+    sizes = ", ".join(f"{name} {value}" for name, value in mix["shape"].items())
+    yield f"depth_mix, forward: {sizes}"
+    for name, timing in sorted(mix["milliseconds"].items(), key=lambda entry: entry[1][clock]):
+        yield f"{name:<36}{timing[clock]:>10.2f}{mix['peak_bytes'][name] / 1e6:>56.1f}"
+    for entry in mix["ratios"]:
+        yield _table.ratio_line(entry)
+    for name, why in result["left_out"].items():
+        yield f"not timed: {name}, {why}"
