@@ -292,12 +292,13 @@ class Decoder(nn.Module):
         valid      bool (..., T): False is padding, which no token sees; its own logits mean nothing
         cache      `decoder.cache()`: the tokens go on from those that it holds, and are added to it
         """
+        self.check(tokens)
         rows, length = tuple(tokens.shape[:-1]), tokens.shape[-1]
         if cache is not None:
             self.check_room(length, cache)
             cache.check(self, rows, self.embedding.weight.dtype, tokens.device)
         walk = Pass(cache, rows, length, documents, valid)
-        embedding = self.embed(tokens)
+        embedding = self.dropout(self.embedding(tokens))
         state = self.stream.start(embedding, walk)
         for i in range(self.stream.sublayers):
             normed, y = self.branch(i, self.stream.read(state, i), walk)
@@ -384,6 +385,9 @@ class Decoder(nn.Module):
             raise ValueError(
                 f"tokens must be at most context={self.config.context} long, got {tokens.shape[-1]}."
             )
+        # A graph that is being traced has no values to look at; there the embedding itself has to complain.
+        if torch.compiler.is_compiling():
+            return
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= self.config.vocabulary:
             raise ValueError(
