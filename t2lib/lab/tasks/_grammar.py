@@ -31,8 +31,7 @@ class Grammar:
 
     def __post_init__(self) -> None:
         # Nested lists, as a file has them, will do.
-        nested = (((tuple(side) for side in symbol) for symbol in symbols) for symbols in self.rules)
-        object.__setattr__(self, "rules", tuple(tuple(tuple(s) for s in symbols) for symbols in nested))
+        object.__setattr__(self, "rules", frozen(self.rules, 3))
         if not self.rules or len(self.rules[0]) != 1:
             raise ValueError("rules must have at least one level, the first with one symbol.")
         for level, symbols in enumerate(self.rules):
@@ -43,9 +42,9 @@ class Grammar:
                 )
             if len(set(sides)) < len(sides):
                 raise ValueError(f"rules of level {level} must not hold a right-hand side twice.")
-            below = len(self.rules[level + 1]) if level + 1 < self.depth else max(map(max, sides)) + 1
+            largest = len(self.rules[level + 1]) - 1 if level + 1 < self.depth else None
             for symbol in (symbol for side in sides for symbol in side):
-                _checks.whole(f"a symbol on the right in rules of level {level}", symbol, 0, below - 1)
+                _checks.whole(f"a symbol on the right in rules of level {level}", symbol, 0, largest)
 
     @classmethod
     def draw(cls, rng: Rng, depth: int = 3, *, fewest: int = 3, most: int = 4) -> Grammar:
@@ -91,14 +90,14 @@ class Grammar:
 
     def accepts(self, sentence: Any) -> bool:
         """Whether the grammar derives the sentence. Cost: n³ operations a rule, in matrix products."""
-        return bool(self._inside(sentence, lambda x: (x > 0).astype(float)) > 0)
+        return self._inside(sentence, lambda x: (x > 0).astype(np.float32)) > 0
 
     def probability(self, sentence: Any) -> float:
         """The probability that `sample` returns the sentence, over all its parses. Cost as for `accepts`.
 
         Below 1e-308 it is 0; `accepts` does not multiply probabilities and is right at every length.
         """
-        return float(self._inside(sentence, lambda x: x))
+        return self._inside(sentence, lambda x: x)
 
     @cached_property
     def length_distribution(self) -> npt.NDArray[np.float64]:
@@ -127,7 +126,7 @@ class Grammar:
         """
         tokens = np.array(_checks.integers("sentence", sentence), dtype=int)
         n = len(tokens)
-        below = [np.diag((tokens == symbol + 1).astype(float), 1) for symbol in range(self.terminals)]
+        below = [tidy(np.diag((tokens == symbol + 1) * 1.0, 1)) for symbol in range(self.terminals)]
         for level in reversed(self.rules):
             below = [
                 tidy(
@@ -151,6 +150,15 @@ class Grammar:
                 for rules in level
             ]
         return below[0]
+
+
+def frozen(rules: Any, below: int) -> Any:
+    """Lists or tuples in `below` more of them, as tuples."""
+    if not isinstance(rules, list | tuple):
+        raise TypeError(
+            f"rules must be nested as levels, symbols, right-hand sides, symbols; got {rules!r} for a list."
+        )
+    return tuple(frozen(part, below - 1) if below else part for part in rules)
 
 
 def added(polynomials: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:

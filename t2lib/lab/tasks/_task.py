@@ -53,7 +53,11 @@ class Vocabulary:
 
 
 class Task(ABC):
-    """A task with its parameters: draws batches from a generator, solves and grades their questions."""
+    """A task with its parameters: draws batches from a generator, solves and grades their questions.
+
+    Parameters are checked when the task is made; what is out of range is a ValueError that says what fits.
+    `context` is the length of packed rows; it must hold the longest instance, and None takes twice that.
+    """
 
     name: ClassVar[str]
     source: ClassVar[str]

@@ -1,6 +1,7 @@
 """Brevo, reasoning breadth: everything that a vertex depends on, in topological order.
 
-The n vertices have an order. The first λ are leaves, λ uniform in 1..⌊(n-1)/4⌋+1, which is ⌈n/4⌉ at most.
+The n vertices have an order. The first λ are leaves, λ uniform in 1..⌊(n-1)/4⌋+1, which is ⌈n/4⌉ at most
+(rounded down as in the released code; the paper's text rounds up).
 Every later vertex depends on 1 to 4 earlier ones, its parents, chosen among those that have at most three
 children. A sequence lists the edges in random order and asks about one vertex q:
 
