@@ -102,27 +102,6 @@ def test_wrong_answers_are_wrong(task: Task) -> None:
     assert not task.grade(batch, [answer[:-1] for answer in batch.references()]).any()
 
 
-def test_blind_answers_do_not_beat_chance(task: Task) -> None:
-    """The answer to another question of the same task is right about as often as chance says, or less."""
-    batch = task.batch(rng(5), 60, hardest=True, packed=False)
-    references = batch.references()
-    assert 0 < task.chance < 0.5
-    if task.name in ("depo", "mqar"):
-        # Here a blind answer is drawn from what stands in the instance.
-        return
-    if task.name == "lano":
-        terminals = task.grammar.terminals  # type: ignore[attr-defined]
-        drawn = [
-            [*rng(i).integers(1, terminals + 1, len(a) - 1).tolist(), terminals + 1]
-            for i, a in enumerate(references)
-        ]
-    else:
-        drawn = [*references[1:], references[0]]
-    # Five standard deviations above the chance level.
-    bound = task.chance + 5 * (task.chance / len(drawn)) ** 0.5
-    assert task.accuracy(batch, drawn) <= bound
-
-
 def test_answers_of_a_single_pass(task: Task) -> None:
     """A decoder that predicts every next token is right everywhere; one that repeats the token is not."""
     batch = task.batch(rng(), 6)

@@ -140,6 +140,38 @@ def test_brevo_asks_within_the_last_quarter_and_not_for_the_last_vertex() -> Non
     assert 2 <= min(reached) < max(reached) <= 11
 
 
+def test_brevo_chance_by_hand() -> None:
+    """Three vertices: q depends on one of the two others. Four: with 3/4 on one and what that depends on."""
+    assert Brevo(largest=3).chance == 0.5
+    assert Brevo(largest=4).chance == pytest.approx(3 / 4 / 3 / 2, rel=0.05)
+
+
+def test_brevo_chance_is_that_of_blind_answers() -> None:
+    """At n = 12 the likeliest guess is one other vertex before q."""
+    task = Brevo(largest=12)
+    batch = task.batch(rng(1), 1500, hardest=True, packed=False)
+    generator, eos, guesses = rng(2), task.vocabulary.id("<eos>"), []
+    for prompt in batch.prompts():
+        others = [vertex for vertex in range(1, 13) if vertex != prompt[-2]]
+        guesses.append([others[generator.integers(11)], prompt[-2], eos])
+    assert 0.001 < task.chance < 0.004
+    assert abs(task.accuracy(batch, guesses) - task.chance) < 5 * (task.chance / 1500) ** 0.5
+
+
+def test_depo_chance_is_another_name_of_the_instance() -> None:
+    task = Depo(largest=5, largest_hop=3)
+    batch = task.batch(rng(), 200, hardest=True, packed=False)
+    generator, guesses = rng(1), []
+    for prompt in batch.prompts():
+        edges, queries = task.read(prompt)
+        others = [source for source, _ in edges if source != queries[-1].source]
+        guesses.append(others[generator.integers(4)])
+    assert task.chance == 1 / 4
+    assert abs(task.accuracy(batch, guesses) - task.chance) < 5 * (task.chance / 1000) ** 0.5
+    # Six steps on a cycle of six lead back, which needs no reading.
+    assert Depo(largest=6, largest_hop=6).chance == (1 / 5 + 1) / 2
+
+
 def test_brevo_has_four_special_tokens() -> None:
     """In the release the mark before the answer and the one after it are the same."""
     task = build("brevo")
@@ -180,9 +212,6 @@ def test_brevo_accepts_every_topological_order_and_nothing_else() -> None:
                 accepted += valid
         assert accepted >= 1
         several += accepted > 1
-        # Who tosses a coin for each vertex and orders what comes out: below the chance level.
-        orders = np.prod(np.arange(1, len(needed)))
-        assert 0.5**4 * accepted / orders <= task.chance
     assert several
 
 

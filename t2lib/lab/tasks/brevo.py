@@ -19,7 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import comb
 from typing import Any, ClassVar
+
+import numpy as np
 
 from t2lib.lab.tasks import _checks
 from t2lib.lab.tasks._batch import Instance, Rng, Span
@@ -36,6 +39,8 @@ from t2lib.lab.tasks._graphs import (
 from t2lib.lab.tasks._task import Task, Vocabulary
 
 DEGREE = 4
+# Enough to know the chance at n = 12 to a tenth of itself.
+GRAPHS = 4000
 Edges = Sequence[tuple[Name, Name]]
 
 
@@ -47,10 +52,11 @@ class Brevo(Task):
     by `shortest_name` to `longest_name` tokens, 1..V within a name and V+1..2V at its end (its Brevo2 has 2
     to 4 tokens and V = 4).
 
-    An answer is right if it is a topological order of exactly what q depends on, closed by <eos>. Chance is
-    an upper bound: who tosses a coin for each of the other n-1 vertices finds the set with probability
-    2^-(n-1), and still has to order it. Level of a question: n. Hardest: n = `largest`. Cost: about 50
-    microseconds and up an instance.
+    An answer is right if it is a topological order of exactly what q depends on, closed by <eos>. Chance:
+    the best m for who puts m other vertices before q, drawn and ordered blindly, at n = `largest`; estimated
+    on 4000 graphs from seed 0 when first asked for, in less than a second. It is 0.2 % at n = 12.
+
+    Level of a question: n. Hardest: n = `largest`. Cost: about 0.2 ms an instance.
     """
 
     name: ClassVar[str] = "brevo"
@@ -104,9 +110,17 @@ class Brevo(Task):
         edges = sum(min(DEGREE, vertex) for vertex in range(self.largest))
         return 4 + self.longest_name * (2 * edges + 1 + self.largest)
 
-    @property
+    @cached_property
     def chance(self) -> float:
-        return 0.5 ** (self.largest - 1)
+        rng, n = np.random.default_rng(0), self.largest
+        right = [0] * n
+        for _ in range(GRAPHS):
+            parents = parents_of([((parent,), (child,)) for parent, child in draw_edges(rng, n)])
+            query = (draw_query(rng, n),)
+            others = sorted(ancestors(parents, query) - {query})
+            order = [others[i] for i in rng.permutation(len(others)).tolist()]
+            right[len(others)] += respects([*order, query], parents)
+        return max(count / GRAPHS / comb(n - 1, others) for others, count in enumerate(right))
 
     def instance(self, rng: Rng, hardest: bool = False) -> Instance:
         n = self.sizes.draw(rng, hardest)
@@ -162,10 +176,10 @@ class Brevo(Task):
         except ValueError:
             return False
         parents = parents_of(edges)
-        place = {vertex: i for i, vertex in enumerate(order)}
-        if len(place) < len(order) or place.keys() != ancestors(parents, query):
+        distinct = set(order)
+        if len(distinct) < len(order) or distinct != ancestors(parents, query):
             return False
-        return all(place[parent] < place[child] for child in order for parent in parents.get(child, []))
+        return respects(order, parents)
 
 
 def draw_edges(rng: Rng, n: int) -> list[tuple[int, int]]:
@@ -205,6 +219,12 @@ def ancestors(parents: dict[Name, list[Name]], query: Name) -> set[Name]:
                 found.add(parent)
                 waiting.append(parent)
     return found
+
+
+def respects(order: Sequence[Name], parents: dict[Name, list[Name]]) -> bool:
+    """Whether all parents stand before their children; the order holds the parents of all its vertices."""
+    place = {vertex: i for i, vertex in enumerate(order)}
+    return all(place[parent] < place[child] for child in order for parent in parents.get(child, []))
 
 
 def random_order(rng: Rng, parents: dict[Name, list[Name]], query: Name) -> list[Name]:

@@ -47,8 +47,11 @@ class Depo(Task):
     1..V within it, V+1..2V at its end. The paper's Depo1 has names of 1 to 2 tokens and V = 50, its Depo2
     names of 5 to 7 tokens and V = 3 (its text says 4, its generator 3).
 
-    Chance: 1/largest, for a name drawn from those of the instance. Level of a question: k. Hardest:
-    n = `largest`, and k one of `largest_hop` and half of it. Cost: about 25 microseconds and up an instance.
+    Chance: a name drawn from those of the instance except the one asked about, which is right once in
+    `largest` - 1; only where k is a multiple of `largest` it is known that the walk ends at its source.
+
+    Level of a question: k. Hardest: n = `largest`, and k one of `largest_hop` and half of it. Cost: about
+    0.2 ms an instance.
     """
 
     name: ClassVar[str] = "depo"
@@ -97,7 +100,13 @@ class Depo(Task):
 
     @property
     def chance(self) -> float:
-        return 1 / self.largest
+        returns = [hop % self.largest == 0 for hop in self.hardest_hops]
+        return sum(1.0 if back else 1 / (self.largest - 1) for back in returns) / len(returns)
+
+    @property
+    def hardest_hops(self) -> list[int]:
+        """What k is at its hardest: the largest and half of it."""
+        return sorted({max(1, self.largest_hop // 2), self.largest_hop})
 
     def instance(self, rng: Rng, hardest: bool = False) -> Instance:
         n = self.sizes.draw(rng, hardest)
@@ -105,7 +114,7 @@ class Depo(Task):
         edges = [(names[i], names[i + 1 - n]) for i in rng.permutation(n).tolist()]
         sources = rng.permutation(n)[: self.queries].tolist()
         if hardest:
-            choices = sorted({max(1, self.largest_hop // 2), self.largest_hop})
+            choices = self.hardest_hops
             hops = [choices[i] for i in rng.integers(0, len(choices), len(sources)).tolist()]
         else:
             hops = rng.integers(1, self.largest_hop + 1, len(sources)).tolist()

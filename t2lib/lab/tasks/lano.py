@@ -27,8 +27,8 @@ class Lano(Task):
 
     Chance is an upper bound on the share of sentences among strings of uniform terminals whose lengths are
     drawn as those of sentences are. Level of a question: the length of the sentence in its row. All
-    sentences are drawn alike, so the hardest ones are like the others. Cost: about 20 microseconds an
-    instance of depth 3.
+    sentences are drawn alike, so the hardest ones are like the others. Cost: about 3 microseconds a
+    token.
     """
 
     name: ClassVar[str] = "lano"

@@ -34,7 +34,7 @@ class Mano(Task):
 
     Chance: the best constant answer at ℓ = `largest`. It is 0, which products make more frequent than other
     values: 6.6 % at ℓ = 4 instead of 1/23 = 4.3 %. Level of a question: ℓ. Hardest: ℓ = `largest`. Cost:
-    about 10 microseconds an instance and 4 more an operator.
+    about 5 microseconds a token.
     """
 
     name: ClassVar[str] = "mano"
