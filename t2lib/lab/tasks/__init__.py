@@ -1,13 +1,15 @@
 """Synthetic tasks, small, from a seed: what a decoder has to read from far, from near, or work out.
 
+A batch is drawn from a generator, and answers are graded by an exact solver::
+
     task = build("depo", largest=20, largest_hop=4)
     batch = task.batch(numpy.random.default_rng(0), 32)   # tokens, loss_mask, documents, questions
     answers = batch.answers_from(logits.argmax(-1))       # or let a model continue batch.prompts()
     task.accuracy(batch, answers), task.chance
 
 All five share one interface, `Task`: `batch` draws, `solve` answers exactly, `grade` decides from the tokens
-of the prompt, `accuracy` is the share of right answers and `chance` what blind answers reach. `print(
-task.vocabulary)` lists the tokens. NumPy only; the same seed gives the same batch.
+of the prompt, `accuracy` is the share of right answers and `chance` what blind answers reach.
+`print(task.vocabulary)` lists the tokens. NumPy only; the same seed gives the same batch.
 """
 
 from __future__ import annotations

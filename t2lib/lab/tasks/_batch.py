@@ -30,7 +30,8 @@ class Instance(NamedTuple):
     answers: list[Span]
 
 
-class Question(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Question:
     """A question of a batch: its instance begins at `first` of `row`, its answer is start..stop-1.
 
     `level` is what the task calls difficulty: successors to follow (depo), vertices (brevo), operators

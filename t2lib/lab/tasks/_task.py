@@ -97,7 +97,7 @@ class Task(ABC):
 
     @property
     def length(self) -> int:
-        """T of a packed row: `context`, or twice the longest instance where it is None."""
+        """T of a packed row, which is `context` or, where that is None, twice the longest instance."""
         return 2 * self.longest if self.context is None else self.context
 
     def batch(self, rng: Rng, size: int, *, hardest: bool = False, packed: bool = True) -> Batch:

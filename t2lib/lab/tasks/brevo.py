@@ -3,7 +3,7 @@
 The n vertices have an order. The first λ are leaves, λ uniform in 1..⌊(n-1)/4⌋+1, which is ⌈n/4⌉ at most
 (rounded down as in the released code; the paper's text rounds up).
 Every later vertex depends on 1 to 4 earlier ones, its parents, chosen among those that have at most three
-children. A sequence lists the edges in random order and asks about one vertex q:
+children. A sequence lists the edges in random order and asks about one vertex q::
 
     <bos> parent child parent child ...   <query> q <ans> (what q depends on, parents first) q <eos>
 
@@ -11,7 +11,7 @@ Targets are <ans>, the answer and <eos>. Where the released generator departs fr
 follows the paper: q is drawn from the last quarter of the order and is not the last vertex (the release
 always asks about the last one); the four special tokens differ (there <ans> and <eos> are one); and the
 solver accepts what the generator writes (there the checker waits for <bos> at the end and refuses all of it).
-Source: arXiv 2512.17351, section 2.1 and appendix A.2.
+Source: arXiv 2512.17351, section 2 and appendix A.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Depo, reasoning depth: the k-th successor on a cycle.
 
 The n vertices v_0..v_{n-1} form the single cycle v_i → v_{i+1 mod n}. A sequence lists its n edges in random
-order and then asks t = min(queries, n) questions about distinct vertices:
+order and then asks t = min(queries, n) questions about distinct vertices::
 
     <bos> v_a v_{a+1} v_b v_{b+1} ...   <query_k> v_i <ans> v_{i+k}   <query_k'> v_j <ans> v_{j+k'} ...
 
-with k uniform in 1..`largest_hop` for each. Only <ans> and the answers are targets. The generator released
+with k uniform from 1 to `largest_hop` for each. Only <ans> and the answers are targets. The generator released
 with the paper stops at a missing import and at an undefined name; here parameters are checked when the task
 is made.
-Source: arXiv 2512.17351, section 2.1 and appendix A.1.
+Source: arXiv 2512.17351, section 2 and appendix A.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from t2lib.lab.tasks import _checks
 from t2lib.lab.tasks._batch import Instance, Rng, Span
@@ -32,7 +32,8 @@ from t2lib.lab.tasks._graphs import (
 from t2lib.lab.tasks._task import Task, Vocabulary
 
 
-class Query(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Query:
     """Ask for the vertex `hop` steps after `source`."""
 
     hop: int
@@ -105,7 +106,7 @@ class Depo(Task):
 
     @property
     def hardest_hops(self) -> list[int]:
-        """What k is at its hardest: the largest and half of it."""
+        """The values of k at its hardest, the largest and half of it."""
         return sorted({max(1, self.largest_hop // 2), self.largest_hop})
 
     def instance(self, rng: Rng, hardest: bool = False) -> Instance:
@@ -131,12 +132,12 @@ class Depo(Task):
             tokens += edge[1]
         targets = [False] * len(tokens)
         answers = []
-        for hop, source in queries:
-            answer = walk(successor, source, hop)
-            tokens += [first_query + hop - 1, *source, answer_mark]
-            answers.append(Span(len(tokens), len(tokens) + len(answer), hop))
+        for query in queries:
+            answer = walk(successor, query.source, query.hop)
+            tokens += [first_query + query.hop - 1, *query.source, answer_mark]
+            answers.append(Span(len(tokens), len(tokens) + len(answer), query.hop))
             tokens += answer
-            targets += [False] * (1 + len(source)) + [True] * (1 + len(answer))
+            targets += [False] * (1 + len(query.source)) + [True] * (1 + len(answer))
         return Instance(tokens, targets, answers)
 
     def read(self, prompt: Any) -> tuple[list[tuple[Name, Name]], list[Query]]:

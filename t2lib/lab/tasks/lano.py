@@ -4,7 +4,7 @@ A sequence is <bos> and a sentence; the next <bos> ends it, and all tokens are t
 it continue <bos>, token by token at temperature 1, and parse what it wrote up to the next <bos>: a sentence
 of the grammar or not. The paper calls its cfg3j the grammar with shorter sentences than cfg3k; by exact
 count they are longer on average, 543.9 against 516.3 tokens, so look at `Grammar.lengths` of yours.
-Source: arXiv 2512.17351, section 2.1 and appendix A.5; grammars of this kind: arXiv 2305.13673.
+Source: arXiv 2512.17351, section 2 and appendix A; grammars of this kind: arXiv 2305.13673.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 A node with ℓ operators draws its operator from {+, −, ×}, the number ℓ' of operators on its left uniformly
 from 0..ℓ-1, and leaves ℓ-1-ℓ' to its right; a node with none is a number uniform in 0..p-1, p = 23. A
-sequence is
+sequence is::
 
     <bos> <len_ℓ> (2ℓ+1 tokens of the expression) <ans> value
 
-with ℓ uniform in 1..`largest`; all tokens are targets. The release puts ℓ into its answer mark as well,
+with ℓ uniform from 1 to `largest`; all tokens are targets. The release puts ℓ into its answer mark as well,
 and may double every special token and operator at random; here a thing has one token.
-Source: arXiv 2512.17351, section 2.1 and appendix A.4.
+Source: arXiv 2512.17351, section 2 and appendix A.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Multi-query associative recall: give each key the value it came with.
 
 A sequence shows pairs of keys and values, all different, and then asks for some of the keys again in random
-order, each followed by its value; filler tokens may stand between and before the questions:
+order, each followed by its value; filler tokens may stand between and before the questions::
 
     <bos> k_1 v_1 k_2 v_2 ...   <fill> k_a v_a k_b v_b <fill> ...
 
 Only the values that answer a question are targets. The last position to predict from is the key itself, so
 what is needed is one step back, "which token came after this one before", over any distance.
-Source: arXiv 2312.04927, section 4. There the gaps follow a power law and the answer stands at the place of
+Source: arXiv 2312.04927. There the gaps follow a power law and the answer stands at the place of
 the key; here a gap is uniform and the answer is the next token.
 """
 
