@@ -5,9 +5,9 @@ order and then asks t = min(queries, n) questions about distinct vertices::
 
     <bos> v_a v_{a+1} v_b v_{b+1} ...   <query_k> v_i <ans> v_{i+k}   <query_k'> v_j <ans> v_{j+k'} ...
 
-with k uniform from 1 to `largest_hop` for each. Only <ans> and the answers are targets. The generator released
-with the paper stops at a missing import and at an undefined name; here parameters are checked when the task
-is made.
+with k uniform from 1 to `largest_hop` for each. Only <ans> and the answers are targets. The released
+generator stops at a missing import and at an undefined name; here parameters are checked when the task is
+made.
 Source: arXiv 2512.17351, section 2 and appendix A.
 """
 
