@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 BOOK := _build/html/index.html
 
-.PHONY: help book test serve refresh bench verify clean
+.PHONY: help book test serve refresh bench gpu verify clean
 
 help:
 	@echo "make book      build the book into _build/html"
@@ -17,6 +17,7 @@ help:
 	@echo "make serve     serve the built book on http://localhost:8000"
 	@echo "make refresh   run the notebooks in fresh kernels and renew their outputs"
 	@echo "make bench     time every rung of every operator side by side"
+	@echo "make gpu       check and time the kernels, and run the notebooks, on a machine with a GPU"
 	@echo "make verify    laws, golden vectors and gradients of every rung on this machine"
 
 # One set-up for all targets; runs again only when what it installs has changed.
@@ -44,6 +45,10 @@ refresh: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@$(PY) -m t2lib.bench
+
+# With the Python that has torch and triton for this GPU: nothing is installed.
+gpu:
+	@$(PYTHON) tools/gpu.py
 
 verify: $(INSTALLED)
 	@$(PY) -m t2lib.verify

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-compile", action="store_true", help="leave out what compiles for seconds first")
     parser.add_argument("--no-growth", action="store_true", help="one size only")
     parser.add_argument(
-        "--json", type=Path, help="write all numbers to this file, or one file each to this folder"
+        "--json", type=Path, help="write all numbers to this file, or to a file each in this folder"
     )
     parser.add_argument("--compare", type=Path, metavar="FILE", help="show ratios to this earlier result")
     parser.add_argument(
@@ -126,7 +126,15 @@ def _measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     else:
         from t2lib.bench._runner import measure
 
-        result = measure(module, shape, setting, rounds=options.rounds, growth=not options.no_growth)
+        # Written as it comes, so that a run that is cut short leaves what it had.
+        result = measure(
+            module,
+            shape,
+            setting,
+            rounds=options.rounds,
+            growth=not options.no_growth,
+            keep=lambda result: _write(result, options),
+        )
     result["threads"] = options.threads
     result["command"] += f" --threads {options.threads}"
     return result
@@ -150,7 +158,7 @@ def _write(result: dict[str, Any], options: argparse.Namespace) -> None:
     path = options.json
     if path is None:
         return
-    if path.is_dir() or len(options.operators) > 1:
+    if not path.suffix or len(options.operators) > 1:
         path.mkdir(parents=True, exist_ok=True)
         where = "cpu" if options.device == "cpu" else "-".join(result["machine"]["device"].lower().split())
         path = path / f"{result['operator']}-{where}.json"

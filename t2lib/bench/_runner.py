@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,9 +16,18 @@ Key = tuple[str, str]
 
 
 def measure(
-    operator: Operator, shape: Any, setting: Setting, *, rounds: int, growth: bool = True
+    operator: Operator,
+    shape: Any,
+    setting: Setting,
+    *,
+    rounds: int,
+    growth: bool = True,
+    keep: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """All that the table, the file and the plots show of one operator."""
+    """All that the table, the file and the plots show of one operator.
+
+    `keep` is called with what there is whenever a part of it is done.
+    """
     clock = "device" if setting.device == "cuda" else "cpu"
     side_by_side = _SideBySide(operator, shape, setting, rounds)
     timings, left_out = side_by_side.timings, side_by_side.left_out
@@ -48,13 +57,17 @@ def measure(
         "ratios": _ratios(operator, shape, setting, time_of, side_by_side),
     }
     del side_by_side, timings
-    result["growth"] = {}
+    result |= {"growth": {}, "growth_in_T": {}, "left_out": left_out}
+    if keep:
+        keep(result)
     for letter, name in operator.GROWTH.items() if growth else ():
         result["growth"][letter] = _grow(operator, shape, setting, name, rounds, clock)
-    tokens = result["growth"].get("T", {}).get(FORWARD, {})
-    # What twice the tokens cost.
-    result["growth_in_T"] = {rung: times[-1] / times[-2] for rung, times in tokens.items()}
-    result["left_out"] = left_out
+        if letter == "T":
+            tokens = result["growth"]["T"][FORWARD]
+            # What twice the tokens cost.
+            result["growth_in_T"] = {rung: times[-1] / times[-2] for rung, times in tokens.items()}
+        if keep:
+            keep(result)
     return result
 
 
