@@ -18,7 +18,7 @@ Function = Callable[[], Any]
 
 # What a GPU's caches can hold is wiped before each call; and the GPU is kept waiting for this many of its
 # cycles, so that the processor has queued the whole call before its clock starts.
-WIPED, WAIT = 1 << 28, 2_000_000
+WIPED, WAIT = 1 << 28, 5_000_000
 
 
 @dataclass(frozen=True)
