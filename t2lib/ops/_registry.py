@@ -22,7 +22,7 @@ OPERATORS: dict[str, dict[str, str]] = {
     "short_swa": {},
     "depth_mix": {"kernels": NO_KERNEL},
     "depth_attention": {"kernels": NO_KERNEL},
-    "stream_mix": {"kernels": NO_KERNEL},
+    "stream_mix": {},
     "delta_rewrite": {"kernels": NO_KERNEL},
     "short_conv": {"kernels": NO_KERNEL},
 }

@@ -1,21 +1,23 @@
 """torch.compile of the rewrite and of its vector-Jacobian product; tape and bookkeeping are those of `eager`.
 
-The layout decides how fast it is. With d innermost in memory, as in X = Y.mT of a contiguous Y (..., d_v, d),
-reading and update both run along d and fuse into one loop a token. With d_v innermost, as in a contiguous
-X, a vector of the processor spans several rows: there the reading is a matrix product, and the update runs
-over the d·d_v entries of a token as one axis, with d and d_v compiled in. Results have the layout of X.
+The layout decides how a loop is vectorised. With d innermost in memory, as in X = Y.mT of a contiguous Y
+(..., d_v, d), reading and update run along d. With d_v innermost, as in a contiguous X, a vector of the
+processor spans several rows: there a token is d / rows groups of rows·d_v entries, all of them lanes, and an
+entry of the direction is spread over the d_v lanes of its row. Results have the layout of X.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from t2lib.ops._compile import run
+from t2lib.ops._pages import empty_like
 from t2lib.ops.delta_rewrite import Rule, Tape
-from t2lib.ops.delta_rewrite.eager import rewritten, through_the_guard, unit_direction
+from t2lib.ops.delta_rewrite.eager import rewritten
 
 
 def delta_rewrite(
@@ -29,17 +31,12 @@ def _forward(
     X: Tensor, k: Tensor, v: Tensor, beta: Tensor, rule: Rule
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     *leading, d, d_v = X.shape
-    state, v, beta = X.reshape(-1, d, d_v), v.reshape(-1, d_v), beta.reshape(-1)
-    # A call of its own: inside a loop over the state, the root would be taken again for every entry.
-    unit, _ = run(unit_direction, k.reshape(-1, d), rule.floor)
-    if _flat(state):
-        reading = _product(unit, state) if rule.erase or rule.parts else None
-        correction = _correction(v, beta, reading, rule.erase, unit.dtype)
-        after = run(_add_flat, *_fixed(state, unit, correction), X.dtype)
-    else:
-        after, reading, correction = run(
-            _fused_forward, *_fixed(state, unit, v), beta, rule.erase, rule.parts
-        )
+    state = X.reshape(-1, d, d_v)
+    after, rows = empty_like(state), _rows(state)
+    given = _fixed(_lanes(after, rows), _lanes(state, rows), k.reshape(-1, d), v.reshape(-1, d_v))
+    reading, correction, _ = run(
+        _rewrite, *given, beta.detach().reshape(-1), rule.floor, rule.erase, rule.parts, rows
+    )
     reading = None if reading is None else reading.reshape(*leading, d_v)
     return after.reshape(X.shape), reading, correction.reshape(*leading, d_v)
 
@@ -50,91 +47,110 @@ def _backward(
     rule: Rule,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     d, d_v = dX.shape[-2:]
-    G, state = dX.reshape(-1, d, d_v), None if X is None else X.reshape(-1, d, d_v)
-    given = (d_reading, d_correction, v, reading, correction)
-    small: Any = [None if x is None else x.reshape(-1, d_v) for x in given]
-    gate = beta.reshape(-1)
-    unit, length = run(unit_direction, k.reshape(-1, d), rule.floor)
-    if _flat(G):
-        q, gated, d_beta = _small_gradients(*(_product(unit, G), *small, gate, rule.erase))
-        d_unit = run(_unit_gradient, *_fixed(G, small[4], state, q))
-        G = G if q is None else run(_add_flat, *_fixed(G, unit, q), dX.dtype)
-    else:
-        G, d_unit, gated, d_beta = run(_fused_backward, *_fixed(G, state, unit, *small), gate, rule.erase)
-    d_k = run(through_the_guard, d_unit, unit, length)
+    # A broadcast gradient is written out, not compiled for.
+    G = (dX.contiguous() if 0 in dX.stride() else dX).reshape(-1, d, d_v)
+    below, rows = empty_like(G), _rows(G)
+    state = None if X is None else X.reshape(-1, d, d_v)
+    small = (d_reading, d_correction, v, reading, correction)
+    given = _fixed(
+        _lanes(below, rows), _lanes(G, rows), state, k.reshape(-1, d),
+        *(None if x is None else x.reshape(-1, d_v) for x in small),
+    )  # fmt: skip
+    d_k, gated, d_beta, _ = run(_pull, *given, beta.detach().reshape(-1), rule.floor, rule.erase, rows)
     return (
-        G.reshape(dX.shape),
+        below.reshape(dX.shape),
         d_k.to(k.dtype).reshape(k.shape),
         gated.to(v.dtype).reshape(v.shape),
         d_beta.to(beta.dtype).reshape(beta.shape),
     )
 
 
-def _fused_forward(
-    state: Tensor, unit: Tensor, v: Tensor, beta: Tensor, erase: bool, parts: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    wide = state.to(unit.dtype)
-    reading = (unit[:, :, None] * wide).sum(1) if erase or parts else None
-    correction = _correction(v, beta, reading, erase, unit.dtype)
-    return (wide + unit[:, :, None] * correction[:, None, :]).to(state.dtype), reading, correction
-
-
-def _fused_backward(
-    G: Tensor, state: Tensor | None, unit: Tensor, d_reading: Tensor | None, d_correction: Tensor | None,
-    v: Tensor, reading: Tensor | None, correction: Tensor, beta: Tensor, erase: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    wide = G.to(unit.dtype)
-    a = (unit[:, :, None] * wide).sum(1)
-    q, gated, d_beta = _small_gradients(a, d_reading, d_correction, v, reading, correction, beta, erase)
-    d_unit = _unit_gradient(G, correction, state, q)
-    if q is not None:
-        wide = wide + unit[:, :, None] * q[:, None, :]
-    return wide.to(G.dtype), d_unit, gated, d_beta
-
-
-def _correction(v: Tensor, beta: Tensor, reading: Tensor | None, erase: bool, wide: torch.dtype) -> Tensor:
-    target = v.to(wide)
-    return beta.to(wide)[:, None] * (target - reading if erase and reading is not None else target)
-
-
-def _small_gradients(
-    a: Tensor, d_reading: Tensor | None, d_correction: Tensor | None, v: Tensor, reading: Tensor | None,
-    correction: Tensor, gate: Tensor, erase: bool,
+def _rewrite(
+    after: Tensor, state: Tensor, k: Tensor, v: Tensor, beta: Tensor, floor: float | None, erase: bool,
+    parts: bool, rows: int,
 ) -> tuple[Tensor | None, Tensor, Tensor]:  # fmt: skip
-    """What arrives at the reading (None: nothing does), and the gradients of v and beta."""
+    """Writes the new state; both states in lanes."""
+    k, scale = _direction(k, floor)
+    spread, state = _spread(k, v.shape[1], rows), state.to(k.dtype)
+    reading = _read(spread, state, rows) * scale if erase or parts else None
+    target = v.to(k.dtype)
+    correction = beta.to(k.dtype)[:, None] * (target - reading if erase and reading is not None else target)
+    step = torch.cat([correction * scale] * rows, 1)
+    after.copy_(state + spread * step[:, None])
+    # What is returned is stored: otherwise every entry of the state would take the root again.
+    return reading, correction, step
+
+
+def _pull(
+    below: Tensor, G: Tensor, state: Tensor | None, k: Tensor, d_reading: Tensor | None,
+    d_correction: Tensor | None, v: Tensor, reading: Tensor | None, correction: Tensor, beta: Tensor,
+    floor: float | None, erase: bool, rows: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """The vector-Jacobian product of the head of `eager`; writes the gradient of the state, in lanes."""
+    k, scale = _direction(k, floor)
+    spread, G = _spread(k, v.shape[1], rows), G.to(k.dtype)
+    a = _read(spread, G, rows) * scale
     a = a if d_correction is None else a + d_correction
-    gated, target = gate.to(a.dtype)[:, None] * a, v.to(a.dtype)
-    if not erase or reading is None:
-        return d_reading, gated, (a * target).sum(-1)
-    return -gated if d_reading is None else d_reading - gated, gated, (a * (target - reading)).sum(-1)
+    gated, target, q = beta.to(k.dtype)[:, None] * a, v.to(k.dtype), d_reading
+    if erase and reading is not None:
+        target, q = target - reading, -gated if q is None else q - gated
+    d_unit, step = _weighted(G.reshape(*k.shape, -1), correction), None
+    if q is not None:
+        step = torch.cat([q * scale] * rows, 1)
+        G = G + spread * step[:, None]
+        d_unit = d_unit if state is None else d_unit + _weighted(state, q)
+    below.copy_(G)
+    if floor is not None:
+        d_unit = (d_unit - k * ((k * d_unit).sum(1, keepdim=True) * scale * scale)) * scale
+    return d_unit, gated, (a * target).sum(1), step
 
 
-def _unit_gradient(G: Tensor, correction: Tensor, state: Tensor | None, q: Tensor | None) -> Tensor:
-    products = G.to(correction.dtype) * correction[:, None, :]
-    if state is not None and q is not None:
-        products = products + state.to(q.dtype) * q[:, None, :]
-    return products.sum(-1)
+def _direction(k: Tensor, floor: float | None) -> tuple[Tensor, Any]:
+    """The direction as it is, and what divides it by its guarded length."""
+    k = k if k.dtype == torch.float64 else k.float()
+    return k, 1.0 if floor is None else torch.rsqrt((k * k).sum(1, keepdim=True) + floor)
 
 
-def _flat(state: Tensor) -> bool:
-    """Whether the channels are innermost, and the entries of a token one axis."""
-    return state.shape[-1] > 1 and state.stride()[1:] == (state.shape[-1], 1)
-
-
-def _product(unit: Tensor, state: Tensor) -> Tensor:
-    return (unit[:, None, :] @ state.to(unit.dtype))[:, 0]
-
-
-def _add_flat(state: Tensor, unit: Tensor, small: Tensor, dtype: torch.dtype) -> Tensor:
-    """state + unit smallᵀ over the d·d_v entries of a token."""
+def _rows(state: Tensor) -> int:
+    """How many rows make up whole vectors; 1 if the rows are not contiguous, or not a multiple of it."""
     tokens, d, d_v = state.shape
-    columns = unit[:, :, None].expand(tokens, d, d_v).reshape(tokens, d * d_v)
-    rows = small[:, None, :].expand(tokens, d, d_v).reshape(tokens, d * d_v)
-    return (state.reshape(tokens, d * d_v) + columns * rows).to(dtype).view(tokens, d, d_v)
+    if state.device.type != "cpu" or state.stride()[1:] != (d_v, 1) or d_v == 1:
+        return 1
+    width = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 32
+    rows = width // math.gcd(width, d_v * state.element_size())
+    return rows if d % rows == 0 else 1
+
+
+def _lanes(state: Tensor, rows: int) -> Tensor:
+    tokens, d, d_v = state.shape
+    return state.reshape(tokens, d // rows, rows * d_v)
+
+
+def _spread(k: Tensor, d_v: int, rows: int) -> Tensor:
+    """Each entry of the direction on the d_v lanes of its row."""
+    tokens, d = k.shape
+    groups, lane = k.reshape(tokens, d // rows, rows), torch.arange(rows * d_v, device=k.device)
+    spread = groups[:, :, :1]
+    for row in range(1, rows):
+        spread = torch.where(lane < row * d_v, spread, groups[:, :, row : row + 1])
+    return spread
+
+
+def _read(spread: Tensor, lanes: Tensor, rows: int) -> Tensor:
+    """kᵀX: down the groups first, then over the rows of a group."""
+    return (spread * lanes).sum(1).unflatten(1, (rows, -1)).sum(1)
+
+
+def _weighted(state: Tensor, small: Tensor) -> Tensor:
+    """X q, the channels one after another."""
+    total: Any = 0
+    for channel in range(state.shape[2]):
+        total = total + state[:, :, channel].to(small.dtype) * small[:, channel, None]
+    return total
 
 
 def _fixed(*tensors: Tensor | None) -> list[Tensor | None]:
-    """Views whose sizes but the tokens are compiled in: to divide an index by 4 is cheap, by n it is not.
+    """Views whose sizes but the tokens are compiled in: only with them are the groups of lanes known.
 
     Detached, since whether a tensor requires a gradient would be compiled in as well.
     """

@@ -50,7 +50,7 @@ def stream_mix(
                 read; the tuple (streams, read) if there are both
 
     Arguments
-        rung  "auto", "loops", "arrays", "eager" or "compiled": see t2lib.ladder("stream_mix")
+        rung  "auto", "loops", "arrays", "eager", "compiled" or "kernels": see t2lib.ladder("stream_mix")
 
     A NaN in a stream reaches its own token and channel in every stream it is mixed into, also with a weight
     of 0.
@@ -61,7 +61,8 @@ def stream_mix(
     Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
             cannot run.
     Cost    2 n d FLOPs a token to read, 2 n² d to mix, 2 n d to write; in one go (2 n + 1) d elements moved
-            for mix and write, and (n + 1) d for a read of its own.
+            for mix and write, and (n + 1) d for a read of its own. Backward, with the streams loaded again,
+            (3 n + 2) d for mix and write. The rung "kernels" moves just these, and takes up to 8 streams.
     Source  arXiv 2409.19606 (Hyper-Connections), arXiv 2512.24880 (manifold-constrained).
     """
     check_array("streams", streams)

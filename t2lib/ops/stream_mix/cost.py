@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from t2lib.ops._contract import check_integer
 
-__all__ = ["forward_bytes", "forward_flops", "sinkhorn_flops"]
+__all__ = ["forward_bytes", "forward_flops", "kernel_bytes", "sinkhorn_flops", "sinkhorn_kernel_bytes"]
 
 
 def forward_flops(
@@ -43,3 +43,46 @@ def sinkhorn_flops(n: int, iterations: int, *, tokens: int = 1) -> int:
     """4 n² an iteration and matrix: for columns and for rows, n² additions and n² divisions."""
     n, iterations = check_integer("n", n, 1), check_integer("iterations", iterations, 1)
     return check_integer("tokens", tokens, 0) * iterations * 4 * n * n
+
+
+def kernel_bytes(
+    n: int,
+    d: int,
+    *,
+    itemsize: int,
+    mix: bool = True,
+    write: bool = True,
+    read: bool = True,
+    per_token: bool = True,
+    tokens: int = 1,
+) -> tuple[int, int]:
+    """Bytes that the kernel of the rung "kernels" touches forward, and the one backward.
+
+    Forward it is `forward_bytes`, and once the coefficients that all tokens share. Backward, elements a
+    token: the streams in, n d, if there is a mix or a read; the branch output in and its gradient out, 2 d;
+    the gradients of new streams, n d, and read, d, in; that of the streams out, n d; and the coefficients
+    in, their gradients out. A shared coefficient gets a float32 a token, which are summed afterwards.
+    """
+    itemsize, tokens = check_integer("itemsize", itemsize, 1), check_integer("tokens", tokens, 0)
+    forward = forward_bytes(
+        n, d, itemsize=itemsize, mix=mix, write=write, read=read, per_token=per_token, tokens=tokens
+    )
+    numbers = n * n * mix + n * write + n * read
+    shared = 0 if per_token or not tokens else numbers * itemsize
+    moved = n * d * (1 + (mix or write) + (mix or read)) + d * (2 * write + read)
+    coefficients = numbers * (2 * itemsize if per_token else 4)
+    return forward + shared, tokens * (moved * itemsize + coefficients) + shared
+
+
+def sinkhorn_kernel_bytes(
+    n: int, iterations: int, *, itemsize: int, eps: float = 0.0, tokens: int = 1
+) -> tuple[int, int]:
+    """Bytes of the kernel of Sinkhorn forward, and of the one backward.
+
+    2 n² elements a matrix, and 3 n². Backward also n float32 a step, written and read again: what the step
+    divided by. There are 2 · iterations steps, of which the first leaves nothing with eps, being a softmax.
+    """
+    n, iterations = check_integer("n", n, 1), check_integer("iterations", iterations, 1)
+    tokens, itemsize = check_integer("tokens", tokens, 0), check_integer("itemsize", itemsize, 1)
+    steps = 2 * iterations - (eps > 0)
+    return tokens * 2 * n * n * itemsize, tokens * (3 * n * n * itemsize + 2 * steps * n * 4)
