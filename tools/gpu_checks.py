@@ -13,6 +13,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -67,12 +69,6 @@ def _normal_on(device: str) -> Callable[..., torch.Tensor]:
     return normal
 
 
-def compared(example: _kernel_cases.Example, dtype: torch.dtype, device: str) -> dict[str, float]:
-    """The errors of the kernels against `eager` in float64, by result and gradient."""
-    with mock.patch.object(_kernel_cases, "normal", _normal_on(device)):
-        return _kernel_cases.errors(example, dtype)
-
-
 class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The first call of each custom operator of the library, with its arguments."""
 
@@ -86,11 +82,16 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*arguments, **(keywords or {}))
 
 
-def opchecked(example: _kernel_cases.Example, device: str) -> Iterator[tuple[str, Check]]:
-    """torch.library.opcheck of every custom operator that the example calls, forward and backward."""
-    calls = Calls()
-    with mock.patch.object(_kernel_cases, "normal", _normal_on(device)), calls:
-        _kernel_cases.run(example, "kernels", torch.float32)
+def compared(
+    example: _kernel_cases.Example, dtype: torch.dtype, device: str, calls: Calls | None
+) -> dict[str, float]:
+    """The errors of the kernels against `eager` in float64, by result and gradient."""
+    with mock.patch.object(_kernel_cases, "normal", _normal_on(device)), calls or nullcontext():
+        return _kernel_cases.errors(example, dtype)
+
+
+def opchecks(calls: Calls) -> Iterator[tuple[str, Check]]:
+    """torch.library.opcheck of every custom operator that was called, forward and backward."""
     for function, (arguments, keywords) in calls.found.items():
         # The backward operators are of first order.
         tracked = "backward" not in function.name()
@@ -125,18 +126,24 @@ def compiled(example: _kernel_cases.Example, device: str) -> float:
 
 def checks(operator: str, device: str) -> Iterator[tuple[str, str, float, Callable[[], dict[str, float]]]]:
     """All checks: what, dtype, tolerance, and the function that gives the errors by name."""
-    found = examples(operator, device)
-    for example in found:
+    calls, first = Calls(), dict[Any, _kernel_cases.Example]()
+    for example in examples(operator, device):
         for dtype in dtypes(device):
             yield (
                 example.what,
                 str(dtype).removeprefix("torch."),
                 TOLERANCE[dtype],
-                lambda example=example, dtype=dtype: compared(example, dtype, device),  # type: ignore[misc]
+                partial(compared, example, dtype, device, calls if dtype == torch.float32 else None),
             )
-    for what, check in opchecked(found[0], device):
+        for function in calls.found:
+            first.setdefault(function, example)
+    for what, check in opchecks(calls):
         yield what, "float32", 0.0, lambda check=check: {"": check()}  # type: ignore[misc]
-    yield "full-graph torch.compile", "float32", 1e-6, lambda: {"": compiled(found[0], device)}
+    # One example a forward operator.
+    for function, example in first.items():
+        if "backward" not in function.name():
+            what = f"full-graph torch.compile of {function.name()}"
+            yield what, "float32", 1e-6, lambda example=example: {"": compiled(example, device)}  # type: ignore[misc]
 
 
 def run(operator: str, device: str, out: Path) -> int:
