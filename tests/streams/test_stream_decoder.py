@@ -25,6 +25,10 @@ def decoder(variant, dtype=torch.float64, **fields):
     return Decoder(**shape, stream=name, stream_options=options).to(dtype)
 
 
+# One variant a design.
+DESIGNS = {variant.design: name for name, variant in reversed(VARIANTS.items())}.values()
+
+
 def tokens(shape=(2, 9)):
     return torch.randint(0, 31, shape, generator=torch.Generator().manual_seed(1))
 
@@ -42,7 +46,7 @@ def test_records_what_it_did(variant):
     assert torch.equal(model.hidden_states(text, unit="sublayer"), torch.stack(seen.levels))
     assert torch.equal(model.branches(text), torch.stack(seen.branches))
     assert model.hidden_states(text).shape == (count // 2 + 1, 2, 9, 16)
-    if model.stream.mixing == "mixes tokens":
+    if variant not in DESIGNS or model.stream.mixing == "mixes tokens":
         return
     matrices = model.mixing_matrix(text)
     sources = torch.stack([model.embed(text), *seen.branches])
@@ -60,10 +64,9 @@ def test_causal_and_rows_do_not_meet(variant):
     close(logits[0, :5], other[0, :5], 1e-12)
     close(logits[1], other[1], 1e-12)
     assert (logits[0, 5:] != other[0, 5:]).any()
-    assert model.generate(text, 3, temperature=0).shape == (2, 12)
 
 
-@pytest.mark.parametrize("variant", ["mhc", "denseformer 1x1"])
+@pytest.mark.parametrize("variant", ["hc static"])
 def test_compiles_whole(variant):
     """One graph, forward and backward, with the same loss and gradients."""
     model, text = decoder(variant, torch.float32, blocks=1), tokens()
