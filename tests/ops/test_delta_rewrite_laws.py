@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from depth_memory import peak_of_arrays
 from stream_cases import CPU_RUNGS, claims, draw, name_of, peak_of_tensors
 
 from t2lib.ops import Tape, delta_rewrite, rewind
@@ -141,6 +142,14 @@ def test_a_nan_stays_in_its_token_and_channel(rung):
     want = delta_rewrite(X, k, v, beta, rung="loops")
     assert np.array_equal(np.isnan(delta_rewrite(X, k, v, beta, rung=rung)), np.isnan(want))
     assert np.isnan(want).sum() == 5
+
+
+def test_a_rewrite_holds_the_result_and_the_direction():
+    """Beside the new state no more than the divided direction, a fourth of it, and a block."""
+    given = [draw(*s, dtype=torch.float32).detach() for s in ((512, 256, 4), (512, 256), (512, 4), (512,))]
+    most = 1.5 * given[0].nbytes
+    assert peak_of_tensors(lambda: delta_rewrite(*given)) < most
+    assert peak_of_arrays(lambda: delta_rewrite(*(x.numpy() for x in given))) < most
 
 
 def chain_loss(X, k, v, beta, tape):

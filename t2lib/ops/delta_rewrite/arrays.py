@@ -35,7 +35,11 @@ def delta_rewrite(X: Array, k: Array, v: Array, beta: Array, *, rule: Rule) -> t
         correction = beta[rows].astype(wide, copy=False)[..., None] * (
             target - reading if rule.erase else target
         )
-        update = unit[..., :, None] * correction[..., None, :]
+        # A product of matrices: broadcasting would run loops of d_v steps. It lands in the result itself.
+        update = out[rows] if X.dtype == wide else np.empty(state.shape, wide)
+        np.matmul(unit[..., :, None], correction[..., None, :], out=update)
         update += state
-        out[rows], readings[rows], corrections[rows] = update, reading, correction
+        if X.dtype != wide:
+            out[rows] = update
+        readings[rows], corrections[rows] = reading, correction
     return out, readings, corrections

@@ -85,24 +85,31 @@ def _pull(
     below: Tensor, G: Tensor, state: Tensor | None, k: Tensor, d_reading: Tensor | None,
     d_correction: Tensor | None, v: Tensor, reading: Tensor | None, correction: Tensor, beta: Tensor,
     floor: float | None, erase: bool, rows: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor | None, ...]]:  # fmt: skip
     """The vector-Jacobian product of the head of `eager`; writes the gradient of the state, in lanes."""
     k, scale = _direction(k, floor)
     spread, G = _spread(k, v.shape[1], rows), G.to(k.dtype)
-    a = _read(spread, G, rows) * scale
-    a = a if d_correction is None else a + d_correction
+    own = _read(spread, G, rows) * scale
+    a = own if d_correction is None else own + d_correction
     gated, target, q = beta.to(k.dtype)[:, None] * a, v.to(k.dtype), d_reading
     if erase and reading is not None:
         target, q = target - reading, -gated if q is None else q - gated
-    d_unit, step = _weighted(G.reshape(*k.shape, -1), correction), None
-    if q is not None:
-        step = torch.cat([q * scale] * rows, 1)
+    d_k, steps = _weighted(G.reshape(*k.shape, -1), correction), None
+    # k̂·∂k̂ from what has been read already: (Gᵀk̂)·ρ + (Xᵀk̂)·q.
+    along = (own * correction).sum(1, keepdim=True)
+    if q is not None and reading is not None:
+        along = along + (q * reading).sum(1, keepdim=True)
+        # Stored as in `_rewrite`, and q with it, since the loop over X would take the root as well.
+        steps = torch.cat([q, *[q * scale] * rows], 1)
+        q, step = steps[:, : v.shape[1]], steps[:, v.shape[1] :]
         G = G + spread * step[:, None]
-        d_unit = d_unit if state is None else d_unit + _weighted(state, q)
+        d_k = d_k if state is None else d_k + _weighted(state, q)
     below.copy_(G)
+    guard = None
     if floor is not None:
-        d_unit = (d_unit - k * ((k * d_unit).sum(1, keepdim=True) * scale * scale)) * scale
-    return d_unit, gated, (a * target).sum(1), step
+        guard = torch.cat([scale, along * scale * scale], 1)
+        d_k = d_k * guard[:, :1] - k * guard[:, 1:]
+    return d_k, gated, (a * target).sum(1), (steps, guard)
 
 
 def _direction(k: Tensor, floor: float | None) -> tuple[Tensor, Any]:
@@ -113,7 +120,7 @@ def _direction(k: Tensor, floor: float | None) -> tuple[Tensor, Any]:
 
 def _rows(state: Tensor) -> int:
     """How many rows make up whole vectors; 1 if the rows are not contiguous, or not a multiple of it."""
-    tokens, d, d_v = state.shape
+    d, d_v = state.shape[1:]
     if state.device.type != "cpu" or state.stride()[1:] != (d_v, 1) or d_v == 1:
         return 1
     width = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 32
@@ -138,14 +145,15 @@ def _spread(k: Tensor, d_v: int, rows: int) -> Tensor:
 
 def _read(spread: Tensor, lanes: Tensor, rows: int) -> Tensor:
     """kᵀX: down the groups first, then over the rows of a group."""
-    return (spread * lanes).sum(1).unflatten(1, (rows, -1)).sum(1)
+    return (spread * lanes).sum(1).reshape(len(lanes), rows, -1).sum(1)
 
 
 def _weighted(state: Tensor, small: Tensor) -> Tensor:
     """X q, the channels one after another."""
-    total: Any = 0
-    for channel in range(state.shape[2]):
-        total = total + state[:, :, channel].to(small.dtype) * small[:, channel, None]
+    wide = state.to(small.dtype)
+    total = wide[:, :, 0] * small[:, :1]
+    for channel in range(1, state.shape[2]):
+        total = total + wide[:, :, channel] * small[:, channel, None]
     return total
 
 

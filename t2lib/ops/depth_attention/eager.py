@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from t2lib.ops._pages import empty
 from t2lib.ops.depth_mix import eager as mix
 from t2lib.ops.depth_mix.eager import blocks, weight_of, widened
 
@@ -77,7 +78,7 @@ class _Read(torch.autograd.Function):
         given = own if asks is None else asks
         like, queries = states[0], 0 if given is None else len(given)
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        z = like.new_empty((queries, *like.shape))
+        z = empty(like, (queries, *like.shape))
         scores = like.new_empty((*like.shape[:-1], queries, len(states)), dtype=dtype)
         norms = like.new_empty((*like.shape[:-1], len(states)), dtype=dtype)
         for where in blocks(like):

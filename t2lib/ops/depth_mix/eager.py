@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from t2lib.ops._pages import empty
 from t2lib.ops._rows import Block, row_blocks
 
 Weight = Callable[[int, int], Tensor]
@@ -56,7 +57,7 @@ class _Mix(torch.autograd.Function):
         ctx.save_for_backward(weights, token_weights, *states)
         static, mine = _maybe(weights), _maybe(token_weights)
         like = states[0]
-        z = like.new_empty((outputs, *like.shape))
+        z = empty(like, (outputs, *like.shape))
         for where in blocks(like):
             rows = None if mine is None else mine[where]
             z[(slice(None), *where)] = mix_block([state[where] for state in states], static, rows, outputs)
