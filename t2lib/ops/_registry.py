@@ -20,7 +20,7 @@ NUMPY_RUNGS = ("loops", "arrays")
 NO_KERNEL = "this operator has no Triton kernel in this version; 'eager' and 'compiled' run on CUDA devices"
 OPERATORS: dict[str, dict[str, str]] = {
     "short_swa": {},
-    "depth_mix": {"kernels": NO_KERNEL},
+    "depth_mix": {},
     "depth_attention": {"kernels": NO_KERNEL},
     "stream_mix": {},
     "delta_rewrite": {"kernels": NO_KERNEL},

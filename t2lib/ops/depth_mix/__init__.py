@@ -36,7 +36,7 @@ def depth_mix(
 
     Arguments
         outputs  None for one sum, or the number of sums
-        rung     "auto", "loops", "arrays", "eager" or "compiled": see t2lib.ladder("depth_mix")
+        rung     "auto", "loops", "arrays", "eager", "compiled" or "kernels": see t2lib.ladder("depth_mix")
 
     A NaN in a state reaches its own token and channel in every output, also with a weight of 0.
 
@@ -46,8 +46,9 @@ def depth_mix(
     Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
             cannot run.
     Cost    2·N·d FLOPs a token and output (3·N·d with per-channel and per-token weights together); each
-            state is read once. Backward keeps the states themselves and no copy; "eager" is differentiable
-            once.
+            state is read once, so (N + C)·d elements a token move. Backward keeps the states themselves and
+            no copy, and moves (2·N + C)·d; "kernels" adds sums of its own (`cost.kernel_bytes`). "eager"
+            and "kernels" are differentiable once.
     Source  arXiv 2311.02265 (softmax weights), 2402.02622 (static), 2502.06785 (per channel and token),
             2502.12170 (per token, four outputs).
     """

@@ -31,4 +31,8 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         return x.fill_(float("nan")) if x.is_floating_point() and not x.is_meta else x
 
     monkeypatch.setattr(torch, "empty", poisoned)
-    monkeypatch.setattr(torch, "empty_like", lambda x: poisoned(x.shape, dtype=x.dtype, device=x.device))
+
+    def poisoned_like(x: torch.Tensor, **keywords: Any) -> torch.Tensor:
+        return poisoned(x.shape, dtype=x.dtype, device=x.device)
+
+    monkeypatch.setattr(torch, "empty_like", poisoned_like)
