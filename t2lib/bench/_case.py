@@ -165,8 +165,8 @@ def rungs(operator: str, setting: Setting) -> dict[str, str]:
             reasons[rung] = "left out by --no-compile"
         elif rung in _registry.NUMPY_RUNGS and setting.device != "cpu":
             reasons[rung] = "NumPy runs on the CPU"
-        elif rung == "kernels" and runs_here and setting.device != "cuda":
-            reasons[rung] = "Triton's interpreter is for checks, not for timing"
+        elif rung == "kernels" and setting.device != "cuda" and rung not in _registry.OPERATORS[operator]:
+            reasons[rung] = "Triton needs a CUDA device; its interpreter is for checks, not for timing"
     return reasons
 
 

@@ -11,8 +11,9 @@ from t2lib.bench._case import BACKWARD, FORWARD
 
 Result = Mapping[str, Any]
 RUNGS = ("arrays", "eager", "compiled", "kernels")
-# For times and their ratios: one colour a rung in every plot.
+# One colour and one marker a rung in every plot.
 COLOUR = {"arrays": "green", "eager": "tokens", "compiled": "depth", "kernels": "purple"}
+MARKER = dict(zip(RUNGS, figures.MARKERS, strict=False))
 
 
 def draw(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -31,14 +32,18 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
 def _growth(result: Result, folder: Path) -> Iterator[Path]:
     """Times over each size, both axes doubling alike, so that linear growth is the dotted diagonal."""
     axes_of = result["growth"]
-    figure, panels = figures.figure(1, len(axes_of), width=3.6 * len(axes_of), height=3.6, sharey=True)
-    for panel, (letter, growth) in zip(panels, axes_of.items(), strict=True):
+    figure, panels = figures.figure(
+        1, len(axes_of), width=3.6 * len(axes_of), height=3.6, sharey=True, squeeze=False
+    )
+    for panel, (letter, growth) in zip(panels[0], axes_of.items(), strict=True):
         for rung in RUNGS:
             for which, dash in ((FORWARD, "-"), (BACKWARD, (0, (5, 2)))):
                 if times := growth[which].get(rung):
                     label = rung if which == FORWARD else f"{rung}, with backward"
                     colour = figures.COLOURS[COLOUR[rung]]
-                    panel.plot(growth["sizes"], times, color=colour, linestyle=dash, marker="o", label=label)
+                    panel.plot(
+                        growth["sizes"], times, color=colour, linestyle=dash, marker=MARKER[rung], label=label
+                    )
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xticks(growth["sizes"], [f"{size:g}" for size in growth["sizes"]])
@@ -51,10 +56,10 @@ def _growth(result: Result, folder: Path) -> Iterator[Path]:
             panel.plot(
                 [low, high], [start, start * high / low], color=figures.COLOURS["quiet"], linestyle=":"
             )
-    panels[0].set_ylabel("milliseconds")
-    panels[0].set_title(result["operator"])
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    panels[0][0].set_ylabel("milliseconds")
+    panels[0][0].set_title(result["operator"])
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.6)
     file = folder / f"growth-{result['operator']}.png"
     figure.savefig(file)
     yield file
@@ -80,7 +85,7 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
                 label = None if rung in seen else rung
                 seen.add(rung)
                 colour = figures.COLOURS[COLOUR[rung]]
-                marker = figures.MARKERS[RUNGS.index(rung)]
+                marker = MARKER[rung]
                 axes.plot(
                     [at], [reached], marker=marker, color=colour, linestyle="", markersize=8, label=label
                 )
@@ -89,14 +94,15 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
     axes.set_xlabel("FLOPs for each byte that has to move")
     axes.set_ylabel("GFLOP/s")
     axes.set_title(f"Roofline, {results[0]['machine']['device']}, forward")
-    bottom = axes.get_ylim()[0]
+    # Room for the names below the points.
+    bottom = axes.get_ylim()[0] / 4
     for place, (name, at) in enumerate(sorted(intensity.items(), key=lambda entry: entry[1])):
         axes.axvline(at, color=figures.COLOURS["rule"], linewidth=0.8, zorder=0)
         axes.annotate(
-            name, (at, bottom), xytext=(3, 8 + 17 * (place % 4)), textcoords="offset points", fontsize=11
+            name, (at, bottom), xytext=(3, 6 + 16 * (place % 5)), textcoords="offset points", fontsize=11
         )
     axes.set_ylim(bottom=bottom)
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     file = folder / "roofline.png"
     figure.savefig(file)
     return file
