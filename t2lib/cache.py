@@ -26,13 +26,11 @@ from t2lib.ops._checks import check_integer
 class Tail:
     """The last entries along the tokens, oldest first: `needed` of them (None: all) and `spare` more.
 
-    Entries are tensors (..., n, m) of one length n; they are replaced, never changed.
+    Entries are tensors (..., n, m) of one length n. A store is never changed; a change makes a new one.
     """
 
-    def __init__(self, kind: str, needed: int | None, spare: int) -> None:
-        self.kind, self.needed = kind, needed
-        self.size = None if needed is None else needed + spare
-        self.entries: tuple[Tensor, ...] = ()
+    def __init__(self, kind: str, needed: int | None, spare: int, entries: tuple[Tensor, ...] = ()) -> None:
+        self.kind, self.needed, self.spare, self.entries = kind, needed, spare, entries
 
     @property
     def held(self) -> int:
@@ -47,36 +45,42 @@ class Tail:
         skipped = max(0, self.held - count)
         return tuple(x[..., skipped:, :] for x in self.entries)
 
-    def append(self, new: tuple[Tensor, ...]) -> None:
+    def extended(self, new: tuple[Tensor, ...]) -> Tail:
         joined = new
         if self.entries:
             joined = tuple(torch.cat([old, x], -2) for old, x in zip(self.entries, new, strict=True))
-        surplus = 0 if self.size is None else max(0, joined[0].shape[-2] - self.size)
-        # A copy: a view would keep the whole input alive for the sake of the last few entries.
-        self.entries = tuple(x[..., surplus:, :].clone() for x in joined) if surplus else joined
+        size = None if self.needed is None else self.needed + self.spare
+        surplus = 0 if size is None else max(0, joined[0].shape[-2] - size)
+        return self._with(tuple(_own(x[..., surplus:, :]) for x in joined))
 
-    def drop(self, count: int) -> None:
-        """Forget the newest `count` entries."""
-        self.entries = tuple(x[..., : self.held - count, :] for x in self.entries)
+    def shortened(self, count: int) -> Tail:
+        """Without the newest `count` entries."""
+        kept = max(0, self.held - count)
+        return self._with(tuple(x[..., :kept, :] for x in self.entries))
 
-    def reorder(self, rows: Tensor) -> None:
-        self.entries = tuple(x.index_select(0, rows) for x in self.entries)
+    def reordered(self, rows: Tensor) -> Tail:
+        return self._with(tuple(x.index_select(0, rows) for x in self.entries))
 
-    def clone(self) -> Tail:
-        copy = Tail(self.kind, self.needed, 0)
-        copy.size, copy.entries = self.size, self.entries
-        return copy
+    def _with(self, entries: tuple[Tensor, ...]) -> Tail:
+        return Tail(self.kind, self.needed, self.spare, entries)
 
 
 class Ring:
-    """The last `size` entries along the tokens in slots (..., size, m): the entry of token t in slot t mod
-    size, written over the one of token t - size."""
+    """The last `needed + spare` entries along the tokens in as many slots (..., size, m): the entry of token
+    t in slot t mod size, written over the one of token t - size. Never changed either."""
 
-    def __init__(self, kind: str, needed: int, spare: int) -> None:
-        self.kind, self.needed = kind, needed
+    def __init__(
+        self,
+        kind: str,
+        needed: int,
+        spare: int,
+        slots: tuple[Tensor, ...] = (),
+        seen: int = 0,
+        held: int = 0,
+    ) -> None:
+        self.kind, self.needed, self.spare = kind, needed, spare
         self.size = needed + spare
-        self.held = self.seen = 0
-        self.slots: tuple[Tensor, ...] = ()
+        self.slots, self.seen, self.held = slots, seen, held
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -84,36 +88,39 @@ class Ring:
 
     def last(self, count: int) -> tuple[Tensor, ...]:
         """The newest `count` entries, oldest first, or all that there are."""
-        places = self._places(self.seen - min(count, self.held), self.seen)
+        if not self.slots:
+            return ()
+        places = self._places(self.seen - min(count, self.held), self.seen, self.slots[0])
         return tuple(x.index_select(-2, places) for x in self.slots)
 
-    def append(self, new: tuple[Tensor, ...]) -> None:
+    def extended(self, new: tuple[Tensor, ...]) -> Ring:
         length = new[0].shape[-2]
-        if not self.slots:
-            self.slots = tuple(x.new_zeros((*x.shape[:-2], self.size, x.shape[-1])) for x in new)
-        self.seen += length
-        newest = min(length, self.size)
-        places = self._places(self.seen - newest, self.seen)
-        for slots, x in zip(self.slots, new, strict=True):
-            slots.index_copy_(-2, places, x[..., length - newest :, :])
-        self.held = min(self.size, self.held + length)
+        slots = self.slots or tuple(x.new_zeros((*x.shape[:-2], self.size, x.shape[-1])) for x in new)
+        seen, newest = self.seen + length, min(length, self.size)
+        places = self._places(seen - newest, seen, new[0])
+        slots = tuple(
+            old.index_copy(-2, places, x[..., length - newest :, :])
+            for old, x in zip(slots, new, strict=True)
+        )
+        return self._with(slots, seen, min(self.size, self.held + length))
 
-    def drop(self, count: int) -> None:
-        """Forget the newest `count` entries."""
-        self.seen, self.held = self.seen - count, self.held - count
+    def shortened(self, count: int) -> Ring:
+        """Without the newest `count` entries."""
+        return self._with(self.slots, self.seen - count, max(0, self.held - count))
 
-    def reorder(self, rows: Tensor) -> None:
-        self.slots = tuple(x.index_select(0, rows) for x in self.slots)
+    def reordered(self, rows: Tensor) -> Ring:
+        return self._with(tuple(x.index_select(0, rows) for x in self.slots), self.seen, self.held)
 
-    def clone(self) -> Ring:
-        copy = Ring(self.kind, self.needed, 0)
-        copy.size, copy.held, copy.seen = self.size, self.held, self.seen
-        copy.slots = tuple(x.clone() for x in self.slots)
-        return copy
+    def _places(self, first: int, end: int, like: Tensor) -> Tensor:
+        return torch.arange(first, end, device=like.device) % self.size
 
-    def _places(self, first: int, end: int) -> Tensor:
-        device = self.slots[0].device if self.slots else None
-        return torch.arange(first, end, device=device) % self.size
+    def _with(self, slots: tuple[Tensor, ...], seen: int, held: int) -> Ring:
+        return Ring(self.kind, self.needed, self.spare, slots, seen, held)
+
+
+def _own(x: Tensor) -> Tensor:
+    """x, or a copy where it is part of something larger, which would stay alive for its sake."""
+    return x if x.untyped_storage().nbytes() == x.numel() * x.element_size() else x.clone()
 
 
 class Cache:
@@ -142,18 +149,29 @@ class Cache:
         self.stores: dict[Hashable, Tail | Ring] = {}
 
     def sizes(self) -> dict[str, int]:
-        """Bytes by kind of store: "global", "window", "convolution", as far as the model has them."""
+        """Bytes by kind of store: "global", "window", "convolution", as far as the model has them, and
+        "documents" once a token had one."""
         sizes: Counter[str] = Counter()
         for store in self.stores.values():
             sizes[store.kind] += sum(x.numel() * x.element_size() for x in store.tensors)
+        if self.documents is not None:
+            sizes["documents"] = self.documents.numel() * self.documents.element_size()
         return dict(sizes)
 
     def clone(self) -> Cache:
         """A cache of its own with the same content."""
         copy = Cache(self.owner, self.rollback)
         copy.__dict__.update(self.__dict__)
-        copy.stores = {key: store.clone() for key, store in self.stores.items()}
         return copy
+
+    def __deepcopy__(self, memo: Any) -> Cache:
+        # The owner is no part of the cache; a copy of it would be another model.
+        return self.clone()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a cache belongs to a decoder in memory and cannot be saved; save the tokens instead."
+        )
 
     def cut(self, length: int) -> None:
         """Go back to the first `length` tokens.
@@ -165,43 +183,72 @@ class Cache:
         dropped = self.length - length
         for store in self.stores.values():
             wanted = length if store.needed is None else min(store.needed, length)
-            if store.held - dropped < wanted:
+            if wanted and store.held - dropped < wanted:
                 raise ValueError(
                     f"length must leave the {wanted} entries that a {store.kind} store needs, which a cache "
                     f"of rollback={self.rollback} does not hold after cutting {dropped} tokens; got {length}."
                 )
-        for store in self.stores.values():
-            store.drop(dropped)
-        self.length = length
-        if self.documents is not None:
-            self.documents = self.documents[..., :length]
+        documents = None if self.documents is None else self.documents[..., :length]
+        stores = {key: store.shortened(dropped) for key, store in self.stores.items()}
+        self._replace(stores=stores, length=length, documents=documents)
 
     def reorder(self, rows: Any) -> None:
         """Let row b of the batch go on from row rows[b], as beam search does; rows may repeat."""
-        index = torch.as_tensor(rows, device=self.device)
         if not self.rows:
             raise ValueError("rows need a cache of a batch (B, T); got one that holds no batch.")
-        batch = self.rows[0]
-        if index.ndim != 1 or index.dtype not in (torch.int32, torch.int64) or not len(index):
-            raise ValueError(f"rows must be a list of integers; got {rows!r}.")
+        integers = isinstance(rows, (list, tuple)) and all(type(row) is int for row in rows)
+        if isinstance(rows, Tensor):
+            integers = rows.ndim == 1 and rows.dtype in (torch.int32, torch.int64)
+        if not integers or not len(rows):
+            raise TypeError(f"rows must be a list or a tensor of integers, one a row; got {rows!r}.")
+        index, batch = torch.as_tensor(rows, device=self.device), self.rows[0]
         if int(index.min()) < 0 or int(index.max()) >= batch:
             raise ValueError(f"rows must lie in 0..{batch - 1}; got {index.tolist()}.")
-        for store in self.stores.values():
-            store.reorder(index)
-        if self.documents is not None:
-            self.documents = self.documents.index_select(0, index)
-        self.rows = (len(index), *self.rows[1:])
+        stores = {key: store.reordered(index) for key, store in self.stores.items()}
+        documents = None if self.documents is None else self.documents.index_select(0, index)
+        self._replace(stores=stores, documents=documents, rows=(len(index), *self.rows[1:]))
+
+    def extend(
+        self,
+        added: dict[Hashable, tuple[Tail | Ring, tuple[Tensor, ...]]],
+        embedding: Tensor,
+        documents: Tensor | None,
+    ) -> None:
+        """Enter what a pass over `embedding` (..., T, d) has added, all of it or nothing: by key, an empty
+        store for a key that is new, and the entries. `documents` are those of all tokens."""
+        stores = dict(self.stores)
+        for key, (empty, new) in added.items():
+            stores[key] = stores.get(key, empty).extended(new)
+        self._replace(
+            stores=stores,
+            length=self.length + embedding.shape[-2],
+            documents=documents,
+            rows=tuple(embedding.shape[:-2]),
+            dtype=computing(embedding.dtype, embedding.device),
+            device=embedding.device,
+        )
+
+    def _replace(self, **changes: Any) -> None:
+        self.__dict__.update(changes)
 
     def check(self, owner: Any, rows: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         """One sentence if a call of this model, batch, dtype or device cannot go on from here."""
         if self.owner is not owner:
             mine, its = type(owner).__name__, type(self.owner).__name__
             raise ValueError(f"cache must come from this {mine}'s own cache(); got one of another {its}.")
-        if self.dtype is None:
+        if not self.length:
             return
+        dtype = computing(dtype, device)
         if rows != self.rows:
             raise ValueError(f"tokens must have the batch of the cache, {self.rows}; got {rows}.")
         if dtype != self.dtype:
-            raise TypeError(f"cache must have the dtype of the model, {dtype}; got {self.dtype}.")
+            raise TypeError(
+                f"cache must have the dtype in which the model computes, {dtype}; got {self.dtype}."
+            )
         if device != self.device:
             raise ValueError(f"cache must be on the device of the tokens, {device}; got {self.device}.")
+
+
+def computing(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype in which a model of `dtype` puts out keys and values: that of autocast inside of it."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype

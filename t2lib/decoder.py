@@ -182,19 +182,21 @@ class Block(nn.Module):
 
     def attend(self, read: Read, tokens: Pass) -> tuple[Ways, Tensor]:
         """What attention makes of its read: the read behind its norm, and the output."""
+        normed = self.attention_norm(read)
         local = self.mixer.sublayer(read, tokens)
         if local is None:
-            normed = self.mixer.attention_input(self.attention_norm(read), tokens)
-            return normed, self.dropout(self.attention(normed, self.mixer, tokens))
+            x = self.mixer.attention_input(normed, tokens)
+            return normed, self.dropout(self.attention(x, self.mixer, tokens))
         # A sublayer of its own: attention reads what it adds, and the stream gets the sum of both.
         local = self.dropout(local)
-        normed = self.mixer.attention_input(self.attention_norm(plus(read, local)), tokens)
-        return normed, local + self.dropout(self.attention(normed, self.mixer, tokens))
+        x = self.mixer.attention_input(self.attention_norm(plus(read, local)), tokens)
+        return normed, local + self.dropout(self.attention(x, self.mixer, tokens))
 
     def feed(self, read: Tensor, tokens: Pass) -> tuple[Tensor, Tensor]:
         """What the MLP makes of its read: the read behind its norm, and the output."""
-        normed = self.mixer.mlp_input(self.mlp_norm(read), tokens)
-        return normed, self.dropout(self.mlp(normed, self.mixer, tokens))
+        normed = self.mlp_norm(read)
+        x = self.mixer.mlp_input(normed, tokens)
+        return normed, self.dropout(self.mlp(x, self.mixer, tokens))
 
     def forward(self, h: Tensor) -> Tensor:
         tokens = Pass()
@@ -288,7 +290,8 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits (..., T, vocabulary) of the bytes that follow each of `tokens` (..., T).
 
-        documents  integers (..., T) from 0: a token sees its own document only (packed batches)
+        documents  integers (..., T) from 0, in order: a token sees its own document only (packed batches).
+                   None goes on with the last one of the cache; tokens without one are document 0
         valid      bool (..., T): False is padding, which no token sees; its own logits mean nothing
         cache      `decoder.cache()`: the tokens go on from those that it holds, and are added to it
         """

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from t2lib.ops._checks import check_integer, check_number
+
 if TYPE_CHECKING:
     from t2lib.decoder import Decoder
 
@@ -43,8 +45,7 @@ def generate(
     Every token is read once, through a cache, until the text fills the context. From then on the last
     `context` tokens are read anew for each token: as the window moves, the position of each one changes.
     """
-    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
-        raise ValueError(f"length must be an integer of at least 0, got {length!r}.")
+    length = check_integer("length", length, 0)
     written, real = (prompts, None)
     if isinstance(prompts, (list, tuple)):
         written, real = padded(prompts)
@@ -100,30 +101,39 @@ class Pick:
         tokens: Tensor,
         vocabulary: int,
     ) -> None:
-        if not temperature >= 0:
-            raise ValueError(f"temperature must be at least 0, got {temperature!r}.")
-        if top_k is not None and not 1 <= top_k <= vocabulary:
-            raise ValueError(f"top_k must lie in 1..{vocabulary} or be None, got {top_k!r}.")
-        self.temperature, self.top_k = temperature, top_k
+        if check_number("temperature", temperature) < 0:
+            raise ValueError(f"temperature must be at least 0; got {temperature!r}.")
+        if top_k is not None and check_integer("top_k", top_k, 1) > vocabulary:
+            raise ValueError(f"top_k must lie in 1..{vocabulary} or be None; got {top_k!r}.")
+        self.temperature, self.top_k = float(temperature), top_k
+        self.each = isinstance(seed, (list, tuple))
+        seeds: list[Any] = list(seed) if isinstance(seed, (list, tuple)) else [seed]
         rows = math.prod(tokens.shape[:-1])
-        seeds = [seed] if isinstance(seed, int) else list(seed)
-        if not isinstance(seed, int) and len(seeds) != rows:
+        if self.each and len(seeds) != rows:
             raise ValueError(
                 f"seed must be an integer or a list of {rows}, one a row; got {len(seeds)} seeds."
             )
-        self.generators = [torch.Generator(device=tokens.device).manual_seed(s) for s in seeds]
-        self.alone = not isinstance(seed, int)
+        for one in seeds:
+            if check_integer("seed", one, 0) >= 2**63:
+                raise ValueError(f"seed must lie below 2^63; got {one}.")
+        self.generators = [torch.Generator(device=tokens.device).manual_seed(int(one)) for one in seeds]
 
     def __call__(self, logits: Tensor) -> Tensor:
-        logits = logits.float()
+        # Wide enough for any temperature: what is divided by it is at most 0.
+        logits = logits.double()
+        if bool(logits.isnan().any()):
+            raise ValueError("logits must be numbers to go on from; the decoder put out NaN.")
         if self.temperature == 0:
             return logits.argmax(-1, keepdim=True)
+        kept = torch.zeros_like(logits)
         if self.top_k is not None:
-            smallest = logits.topk(self.top_k, dim=-1).values[..., -1:]
-            logits = logits.masked_fill(logits < smallest, -math.inf)
-        weights = torch.softmax(logits / self.temperature, dim=-1)
+            # By place, not by value: with equal logits there would be more than k.
+            places = logits.topk(self.top_k, dim=-1).indices
+            kept = torch.full_like(logits, -math.inf).scatter(-1, places, 0.0)
+        below = (logits - logits.amax(-1, keepdim=True)) / self.temperature
+        weights = torch.softmax(below + kept, dim=-1)
         rows = weights.reshape(-1, weights.shape[-1])
-        batches = torch.split(rows, 1) if self.alone else [rows]
+        batches = torch.split(rows, 1) if self.each else [rows]
         drawn = [torch.multinomial(b, 1, generator=g) for b, g in zip(batches, self.generators, strict=True)]
         return torch.cat(drawn).reshape(*weights.shape[:-1], 1)
 
@@ -131,12 +141,13 @@ class Pick:
 @contextmanager
 def evaluating(decoder: Decoder) -> Iterator[None]:
     """Inside, without dropout; afterwards as before."""
-    training = decoder.training
+    training = {module: module.training for module in decoder.modules()}
     decoder.eval()
     try:
         yield
     finally:
-        decoder.train(training)
+        for module, mode in training.items():
+            module.training = mode
 
 
 @contextmanager

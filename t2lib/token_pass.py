@@ -23,9 +23,10 @@ PADDING, NOTHING = -1, -2
 class Pass:
     """One pass over T tokens: every operator along the tokens goes through it, under a key of its own.
 
-    rows       the batch shape (...) of tokens (..., T)
-    documents  integers (..., T): no operator looks into another document. None goes on with the document of
-               the last cached token
+    rows       the batch shape (...) of tokens (..., T); without it and `length` = T, a pass without cache and
+               labels serves any tokens
+    documents  integers (..., T), not falling along a row: no operator looks into another document. None goes
+               on with the document of the last cached token, tokens that never had one count as document 0
     valid      bool (..., T): False is padding, which no token reads
     """
 
@@ -58,6 +59,9 @@ class Pass:
 
         With `copies` every channel is filtered that many times, with taps of its own: weight (m copies, K).
         """
+        # Under autocast x may be half precision and the parameters are not.
+        weight = weight.to(x.dtype)
+        bias = None if bias is None else bias.to(x.dtype)
         taps = weight.shape[1]
         earlier = self._earlier(key, taps - 1)
         state = None if earlier is None else self._same_document(earlier[0], x, taps - 1)
@@ -171,17 +175,10 @@ class Pass:
         apart.documents = self.documents
         return apart
 
-    def finish(self, x: Tensor) -> None:
-        """Enter what this pass has added into the cache; x (..., T, d) tells dtype and device."""
-        cache = self.cache
-        if cache is None:
-            return
-        if self.documents is not None:
-            cache.documents = self._documents_of(self.start + self.length)
-        cache.rows, cache.dtype, cache.device = tuple(x.shape[:-2]), x.dtype, x.device
-        cache.length += self.length
-        for key, (store, new) in self.added.items():
-            cache.stores.setdefault(key, store).append(new)
+    def finish(self, embedding: Tensor) -> None:
+        """Enter what this pass over `embedding` (..., T, d) has added into its cache, if it has one."""
+        if self.cache is not None:
+            self.cache.extend(self.added, embedding, self._documents_of(self.start + self.length))
 
     @property
     def _spare(self) -> int:
@@ -229,32 +226,39 @@ class Pass:
                 raise TypeError(f"{name} must be a tensor of shape {shape}; got {type(x).__name__}.")
             if x is not None and tuple(x.shape) != shape:
                 raise ValueError(f"{name} must have the shape of the tokens, {shape}; got {tuple(x.shape)}.")
+        if documents is not None and documents.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"documents must be int32 or int64; got {documents.dtype}.")
+        if valid is not None and valid.dtype != torch.bool:
+            raise TypeError(f"valid must be bool; got {valid.dtype}.")
+        labels = None if self.cache is None else self.cache.documents
+        last = None if labels is None or not labels.shape[-1] else labels[..., -1:]
+        if documents is None and last is not None:
+            # A row that was padding so far begins here, with document 0.
+            documents = last.clamp(min=0).expand(shape)
+        # A graph that is being traced has no values to look at.
+        if not torch.compiler.is_compiling():
+            self._check_labels(documents, valid, last)
+        if valid is None:
+            return documents
+        if documents is None:
+            documents = torch.zeros(shape, dtype=torch.int64, device=valid.device)
+        return torch.where(valid, documents, PADDING)
+
+    def _check_labels(self, documents: Tensor | None, valid: Tensor | None, last: Tensor | None) -> None:
+        """Documents from 0, in order; padding on the left of a row that goes on. `last` is what the cache
+        ends with, if its tokens have documents."""
         if documents is not None:
-            if documents.dtype not in (torch.int32, torch.int64):
-                raise TypeError(f"documents must be int32 or int64; got {documents.dtype}.")
             if int(documents.min()) < 0:
                 raise ValueError(f"documents must be numbered from 0; got {int(documents.min())}.")
             if bool((documents.diff(dim=-1) < 0).any()):
                 raise ValueError(
                     "documents must not fall along a row: each is in one piece; got one that does."
                 )
-        if valid is not None and valid.dtype != torch.bool:
-            raise TypeError(f"valid must be bool; got {valid.dtype}.")
-        labels = None if self.cache is None else self.cache.documents
-        last = None if labels is None or not labels.shape[-1] else labels[..., -1:]
-        if documents is not None and last is not None and bool((documents[..., :1] < last).any()):
-            raise ValueError("documents must not fall below those in the cache; got a row that does.")
-        if documents is None and last is not None:
-            # A row that was padding so far begins here, with document 0.
-            documents = last.clamp(min=0).expand(shape)
-        if valid is None:
-            return documents
-        if self.cache is not None:
+            if last is not None and bool((documents[..., :1] < last).any()):
+                raise ValueError("documents must not fall below those in the cache; got a row that does.")
+        if valid is not None and self.cache is not None:
             begun = torch.full_like(valid[..., :1], self.start > 0) if last is None else last != PADDING
             if bool((torch.cat([begun, valid[..., :-1]], -1) & ~valid).any()):
                 raise ValueError(
                     "valid must pad on the left when there is a cache; got padding after a token."
                 )
-        if documents is None:
-            documents = torch.zeros(shape, dtype=torch.int64, device=valid.device)
-        return torch.where(valid, documents, PADDING)

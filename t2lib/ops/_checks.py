@@ -32,6 +32,7 @@ __all__ = [
     "check_arrays",
     "check_axis",
     "check_choice",
+    "check_eps",
     "check_flag",
     "check_integer",
     "check_like",
@@ -118,6 +119,13 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False; got {value!r}.")
     return value
+
+
+def check_eps(name: str, value: Any) -> float:
+    """A finite number of at least 0, to be added to a mean square."""
+    if check_number(name, value) < 0:
+        raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
+    return float(value)
 
 
 def pick(operator: str, rung: Any, like: Any) -> tuple[str, ModuleType]:

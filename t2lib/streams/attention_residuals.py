@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from t2lib.ops import depth_attention, depth_attention_partial, depth_mix, merge
-from t2lib.ops._checks import check_flag, check_integer
+from t2lib.ops._checks import check_eps, check_flag, check_integer
 from t2lib.streams.cost import Cost
 from t2lib.streams.stream import Stream
 from t2lib.token_pass import Pass
@@ -91,7 +91,7 @@ class AttentionResiduals(Stream):
             raise ValueError(
                 "two_phase must be False with input_query=True, whose queries wait for the state."
             )
-        self.eps = norm_eps
+        self.eps = check_eps("norm_eps", norm_eps)
         self.pseudo_queries = nn.Parameter(torch.empty(self.sublayers + 1, width))
         self.gains = nn.Parameter(torch.empty(self.sublayers + 1, width))
         projections = torch.empty(self.sublayers + 1, width, width) if input_query else None
@@ -138,7 +138,8 @@ class AttentionResiduals(Stream):
         return depth_attention(sources, self.pseudo_queries[i], gain=self.gains[i], eps=self.eps, **options)
 
     def _query(self, sources: tuple[Tensor, ...], i: int) -> Tensor | None:
-        return None if self.projections is None else sources[-1] @ self.projections[i]
+        # Under autocast the product is half precision, the states are not.
+        return None if self.projections is None else (sources[-1] @ self.projections[i]).to(sources[-1].dtype)
 
     def _held_read(self, sources: tuple[Tensor, ...], i: int) -> Tensor:
         """The same read with its weights as constants."""

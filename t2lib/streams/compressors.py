@@ -28,8 +28,9 @@ COMPRESSORS = ("cc", "cc_paper", "tc")
 
 
 def mixing_of(kernel: Tensor, pool: Tensor) -> Tensor:
-    """c of a released CC compressor: kernel (d, k) and pool (k,) -> (d, k)."""
-    return kernel @ _bands(pool).mT
+    """c of a released CC compressor: kernel (d, k) and pool (k,) -> (d, k), in their dtype."""
+    # Under autocast a product of matrices would be half precision.
+    return (kernel @ _bands(pool).mT).to(kernel.dtype)
 
 
 def kernel_of(mixing: Tensor, pool: Tensor) -> Tensor:
@@ -37,11 +38,12 @@ def kernel_of(mixing: Tensor, pool: Tensor) -> Tensor:
 
     Unique where the map is invertible, as it is at a uniform pool for k = 4; a ValueError where it is not.
     """
-    bands = _bands(pool)
+    # In float64: there is no linear algebra in half precision, and this is done once.
+    bands = _bands(pool.double())
     if int(torch.linalg.matrix_rank(bands)) < len(pool):
         raise ValueError(f"pool must make the map from kernel to mixing invertible; got {pool.tolist()}.")
-    kernel: Tensor = torch.linalg.solve(bands, mixing.mT)
-    return kernel.mT
+    kernel: Tensor = torch.linalg.solve(bands, mixing.mT.double())
+    return kernel.mT.to(mixing.dtype)
 
 
 def _bands(pool: Tensor) -> Tensor:

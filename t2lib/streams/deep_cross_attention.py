@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2lib.ops import depth_mix
-from t2lib.ops._checks import check_choice, check_flag, check_integer
+from t2lib.ops._checks import check_choice, check_eps, check_flag, check_integer
 from t2lib.streams.cost import Cost
 from t2lib.streams.stream import Stream
 from t2lib.token_pass import Pass
@@ -72,7 +72,8 @@ class GRN(nn.Module):
         for source in sources:
             if self.gain is not None:
                 source = F.rms_norm(source, source.shape[-1:], self.gain, self.eps)
-            scores.append(F.linear(source, self.dynamic))
+            # Under autocast the product is half precision, the states are not.
+            scores.append(F.linear(source, self.dynamic).to(source.dtype))
         score = torch.stack(scores, -1)
         # The maximum of two equal tensors hands half of the gradient to each.
         return score.relu() if self.gate == "relu" else torch.maximum(score, torch.zeros_like(score))
@@ -133,7 +134,9 @@ class DeepCrossAttention(Stream):
         self.selection = check_choice("selection", selection, SELECTIONS)
         check_choice("gate", gate, GATES)
         self.multiway = check_flag("multiway", multiway)
-        eps = norm_eps if check_flag("inner_norm", inner_norm) else None
+        eps = check_eps("norm_eps", norm_eps) if check_flag("inner_norm", inner_norm) else None
+        if version != "v3" and (gate != "relu" or inner_norm):
+            raise ValueError(f"gate and inner_norm are read with version='v3' only; got version={version!r}.")
         self.identity_at_start = self.selection == "sum" or len(self.members(blocks + 1)) == blocks + 1
 
         def grn(outputs: int, ways: int) -> GRN:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from t2lib.ops import Tape, delta_rewrite
@@ -50,7 +51,7 @@ class DeepDelta(Stream):
     compressor      "cc" (released), "cc_paper" (the same functions, other parameters) or "tc"; see
                     `compressors`
     kernel          taps of the compressor: d_v for "cc", which serves no other, and 4 for "tc"
-    expand          "repeat" or "convolution" (EC), with `expand_kernel` taps
+    expand          "repeat" or "convolution" (EC), with `expand_kernel` taps, 4 by default
     gate            "linear" or "two_layer" with `gate_hidden` units; `gate_start` is β before training, in
                     (0, 2)
     value_head      "sigmoid4" is the released default, v = 4σ(W u + b) from the read u itself; "linear" is
@@ -66,7 +67,7 @@ class DeepDelta(Stream):
     guard           of the direction: "eager", or "kernel" as in the fused released kernel; see
                     `delta_rewrite`
     rewind          the backward pass rebuilds states instead of keeping them; a state can then be written
-                    once only
+                    once only. Under torch.compile the graph keeps what it likes
     """
 
     needs_normed = True
@@ -80,7 +81,7 @@ class DeepDelta(Stream):
         compressor: str = "cc",
         kernel: int | None = None,
         expand: str = "repeat",
-        expand_kernel: int = 4,
+        expand_kernel: int | None = None,
         gate: str = "linear",
         gate_hidden: int = 128,
         gate_start: float | None = None,
@@ -99,14 +100,19 @@ class DeepDelta(Stream):
         check_choice("compressor", compressor, COMPRESSORS)
         check_choice("expand", expand, ("repeat", "convolution"))
         taps = taps_of(compressor, kernel, d_v)
+        if compressor != "cc" and d_v == 1:
+            raise ValueError(
+                f"compressor must be 'cc' with value_channels=1, unused there; got {compressor!r}."
+            )
         self.expands = expand == "convolution"
-        if self.expands:
-            check_taps("expand_kernel", expand_kernel)
+        expand_taps = check_taps("expand_kernel", 4 if expand_kernel is None else expand_kernel)
+        if expand_kernel is not None and not self.expands:
+            raise ValueError(f"expand_kernel is read with expand='convolution' only; got {expand_kernel!r}.")
         units: int | None = check_integer("gate_hidden", gate_hidden, 1)
         if check_choice("gate", gate, ("linear", "two_layer")) == "linear":
             units = None
         bounded = check_choice("value_head", value_head, ("sigmoid4", "linear")) == "sigmoid4"
-        self.value_input = value_input or ("read" if bounded else "context")
+        self.value_input = ("read" if bounded else "context") if value_input is None else value_input
         check_choice("value_input", self.value_input, ("read", "context"))
         bias = bounded if value_bias is None else check_flag("value_bias", value_bias)
         self.shared = check_choice("shared", shared, ("block", "sublayer"))
@@ -117,6 +123,8 @@ class DeepDelta(Stream):
         self.erase = check_flag("erase", erase)
         self.guard = check_choice("guard", guard, GUARDS[:2])
         self.eps, self.rewind = check_number("eps", eps), check_flag("rewind", rewind)
+        if self.eps <= 0:
+            raise ValueError(f"eps must be a number above 0; got {eps!r}.")
 
         def compress() -> nn.Module:
             if compressor == "tc":
@@ -125,7 +133,7 @@ class DeepDelta(Stream):
 
         per_block = 1 if self.shared == "block" else 2
         self.heads = nn.ModuleList(Heads(width, d_v, units, bounded, bias) for _ in range(self.sublayers))
-        self.expander = EmbeddingConv(width, d_v, expand_kernel) if self.expands else Repeat(d_v)
+        self.expander = EmbeddingConv(width, d_v, expand_taps) if self.expands else Repeat(d_v)
         # The last one reads the state out.
         count = per_block * blocks + 1 if d_v > 1 else 0
         self.compressors = nn.ModuleList(compress() for _ in range(count))
@@ -145,7 +153,12 @@ class DeepDelta(Stream):
 
     def _start(self, embedding: Tensor, tokens: Pass) -> Content:
         X = self.expander(embedding, tokens, ("stream", "embedding"))
-        return self._compressed(Content(X, embedding, tokens, Tape() if self.rewind else None), 0)
+        return self._compressed(Content(X, embedding, tokens, self._tape()), 0)
+
+    def _tape(self) -> Tape | None:
+        # Without gradients there is nothing to go back for, and a compiled graph decides what it keeps.
+        keeps = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return Tape() if self.rewind and keeps else None
 
     def _read(self, content: Content, i: int) -> Tensor:
         return content.read
@@ -153,8 +166,9 @@ class DeepDelta(Stream):
     def _write(self, content: Content, i: int, y: Tensor, normed: Any) -> Content:
         heads = self.heads[i]
         assert isinstance(heads, Heads)
-        beta = heads.beta(normed)
-        v = heads.target(content.read if self.value_input == "read" else normed)
+        # Under autocast the heads put out half precision; the state stays as wide as it is.
+        beta = heads.beta(normed).to(content.X.dtype)
+        v = heads.target(content.read if self.value_input == "read" else normed).to(content.X.dtype)
         if self._holding:
             X = self._held_rewrite(content.X, y, v, beta)
         else:

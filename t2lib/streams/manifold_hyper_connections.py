@@ -66,7 +66,7 @@ class ManifoldHyperConnections(Streams):
         for name, value in (("norm_eps", norm_eps), ("spread", spread)):
             if value < 0:
                 raise ValueError(f"{name} must be at least 0; got {value}.")
-        self.identity_at_start = spread == 0 and head == "sum"
+        self.identity_at_start = spread == 0 and head == "sum" and numerics == "paper"
         sublayers, n, flat = self.sublayers, streams, streams * width
         # The columns of phi: n for H_pre, n for H_post, n² for H_res, row-major over (out, in).
         self.phi = nn.Parameter(torch.empty(sublayers, flat, n * n + 2 * n))

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from t2lib.ops import depth_mix
-from t2lib.ops._checks import check_choice, check_flag
+from t2lib.ops._checks import check_choice, check_eps, check_flag
 from t2lib.streams.cost import Cost, growing
 from t2lib.streams.stream import Stream
 from t2lib.token_pass import Pass
@@ -59,7 +59,8 @@ class Aggregate(nn.Module):
         """A without the prior, (..., ways, n)."""
         unit = F.rms_norm(newest, newest.shape[-1:], self.gain, self.eps)
         made = F.gelu(unit @ self.inner) @ self.outer
-        return made.reshape(*made.shape[:-1], self.ways, -1)
+        # Under autocast the two products are half precision, the states are not.
+        return made.reshape(*made.shape[:-1], self.ways, -1).to(newest.dtype)
 
 
 class Content(NamedTuple):
@@ -97,7 +98,7 @@ class MUDDFormer(Stream):
         self.variant = check_choice("variant", variant, VARIANTS)
         self.mixing = "number" if variant == "plain" else "channel"
         check_flag("round64", round64)
-        self.eps = norm_eps
+        self.eps = check_eps("norm_eps", norm_eps)
         self.aggregates = nn.ModuleList()
         self.pre, self.post = nn.ParameterList(), nn.ParameterList()
         for block in range(1, blocks + 1):

@@ -87,6 +87,11 @@ class Stream(nn.Module):
         if embedding.ndim < 2 or embedding.shape[-1] != self.width or 0 in embedding.shape:
             takes = f"shape (..., T, {self.width}) with nothing empty"
             raise ValueError(f"embedding must have {takes}; got {tuple(embedding.shape)}.")
+        if tokens is not None and tokens.length not in (0, embedding.shape[-2]):
+            raise ValueError(
+                f"tokens must be a pass over the {embedding.shape[-2]} tokens of the embedding; "
+                f"got one over {tokens.length}."
+            )
         shape, content = tuple(embedding.shape), self._start(embedding, tokens or Pass())
         return State(self, 0, shape, embedding.dtype, embedding.device, content)
 
@@ -106,8 +111,8 @@ class Stream(nn.Module):
             raise TypeError(f"y must have the dtype of the embedding, {state.dtype}; got {y.dtype}.")
         if y.device != state.device:
             raise ValueError(f"y must be on the device of the embedding, {state.device}; got {y.device}.")
-        if normed is None and self.needs_normed:
-            raise ValueError(f"normed must be the normalised read of sublayer {i}; got None.")
+        if self.needs_normed:
+            self._check_normed(state, i, normed)
         return state._replace(place=i + 1, content=self._write(state.content, i, y, normed))
 
     def finish(self, state: State) -> Tensor:
@@ -121,7 +126,8 @@ class Stream(nn.Module):
     def level(self, state: State) -> Tensor:
         """What `finish` would return if the decoder ended here: one level of the hidden-state stack.
 
-        In the middle of a block, designs whose unit is the block give what its MLP reads.
+        In the middle of a block, designs whose unit is the block give what its MLP reads;
+        DeepCrossAttention gives the read of the output over what there is.
         """
         self._check_owner(state)
         return self._finish(state.content, state.place)
@@ -183,6 +189,13 @@ class Stream(nn.Module):
             raise ValueError(f"state has all {self.sublayers} sublayers written, takes finish; got i={i}.")
         if i != state.place:
             raise ValueError(f"i must be {state.place}, the next sublayer of the state; got {i}.")
+
+    def _check_normed(self, state: State, i: int, normed: Any) -> None:
+        takes = f"normed must be the normalised read of sublayer {i}, {state.dtype} of shape {state.shape}"
+        if not isinstance(normed, Tensor):
+            raise TypeError(f"{takes}; got {normed if normed is None else type(normed).__name__}.")
+        if tuple(normed.shape) != state.shape or normed.dtype != state.dtype:
+            raise ValueError(f"{takes}; got {normed.dtype} of shape {tuple(normed.shape)}.")
 
 
 @dataclass(frozen=True)

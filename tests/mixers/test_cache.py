@@ -1,8 +1,13 @@
 """Caches: any cut of the text gives the same logits; local ones do not grow; they copy, go back, reorder."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from mixer_decoders import VARIANTS, decoder, tokens
+
+from t2lib.cache import Tail
 
 STREAMS = {
     "prenorm": {},
@@ -123,6 +128,9 @@ def test_cut_to_the_beginning_and_twice():
     model(text[:, :2], cache=cache)
     cache.cut(0)
     close(model(text, cache=cache), model(text))
+    # Nothing is needed of no tokens, however many there were.
+    cache.cut(0)
+    close(model(text, cache=cache), model(text))
     cache.cut(7)
     cache.cut(6)
     close(model(text[:, 6:], cache=cache), model(text)[:, 6:])
@@ -180,13 +188,14 @@ def test_what_a_cache_refuses_leaves_it_as_it_was():
     refused(model, TypeError, "valid must be bool; got torch.int64", text, cache, valid=zeros)
     ones[0, 4] = False
     refused(model, ValueError, "valid must pad on the left when there is a cache", text, cache, valid=ones)
-    refused(model.float(), TypeError, "dtype of the model, torch.float32; got torch.float64", text, cache)
+    refused(model.float(), TypeError, "model computes, torch.float32; got torch.float64", text, cache)
     with pytest.raises(TypeError, match=r"cache must be what decoder\.cache\(\) returns, or None; got dict"):
         model(text, cache={})
     with pytest.raises(ValueError, match=r"rows must lie in 0\.\.1; got \[2\]"):
         cache.reorder([2])
-    with pytest.raises(ValueError, match="rows must be a list of integers; got 1"):
-        cache.reorder(1)
+    for rows in (1, None, "ab", [0.5], [True], [], torch.zeros(2)):
+        with pytest.raises(TypeError, match="rows must be a list or a tensor of integers, one a row; got"):
+            cache.reorder(rows)
     with pytest.raises(ValueError, match="rollback must be an integer of at least 0; got -1"):
         model.cache(rollback=-1)
 
@@ -200,6 +209,97 @@ def test_a_call_that_fails_half_way_leaves_the_cache_as_it_was():
     refused(model, ZeroDivisionError, "division", text, cache)
     broken.remove()
     close(model(text, cache=cache), model(torch.cat([text, text], 1))[:, 9:])
+
+
+@torch.no_grad()
+def test_an_end_that_fails_leaves_the_cache_as_it_was(monkeypatch):
+    """All stores are extended before any of them counts."""
+    model, text = model_of("short_swa"), tokens(2, 9)
+    cache, calls = model.cache(), []
+    model(text, cache=cache)
+
+    def extended(store, new):
+        calls.append(store)
+        if len(calls) == 2:
+            raise MemoryError("the second store")
+        return kept(store, new)
+
+    kept = Tail.extended
+    monkeypatch.setattr(Tail, "extended", extended)
+    refused(model, MemoryError, "the second store", text, cache)
+    monkeypatch.undo()
+    close(model(text, cache=cache), model(torch.cat([text, text], 1))[:, 9:])
+
+
+@everyone
+def test_modes_may_change_between_calls(variant):
+    """Inference mode, no_grad and gradients in turn."""
+    model, text = model_of(variant, "deep_delta"), tokens(2, 12)
+    cache, logits = model.cache(), []
+    for mode, piece in zip(
+        (torch.inference_mode, torch.no_grad, torch.inference_mode), text.split([5, 4, 3], 1), strict=True
+    ):
+        with mode():
+            logits.append(model(piece, cache=cache).clone())
+    close(torch.cat(logits, 1), model(text).detach())
+
+
+@everyone
+def test_autocast_and_none_do_not_mix(variant):
+    model, text = decoder(variant, torch.float32), tokens(2, 9)
+    with torch.no_grad():
+        within, outside = model.cache(), model.cache()
+        with torch.autocast("cpu", torch.bfloat16):
+            model(text, cache=within)
+            model(text, cache=within)
+        model(text, cache=outside)
+        refused(model, TypeError, "computes, torch.float32; got torch.bfloat16", text, within)
+        with torch.autocast("cpu", torch.bfloat16):
+            refused(model, TypeError, "computes, torch.bfloat16; got torch.float32", text, outside)
+
+
+@everyone
+@torch.no_grad()
+def test_nothing_larger_is_kept_alive(variant):
+    model = model_of(variant, "deep_delta")
+    _, cache = read(model, tokens(2, 9), (9,))
+    held = sum(x.untyped_storage().nbytes() for store in cache.stores.values() for x in store.tensors)
+    assert held == sum(cache.sizes().values())
+    model(tokens(2, 1), documents=torch.tensor([[2], [3]]), cache=cache)
+    assert cache.sizes()["documents"] == 2 * 10 * 8
+
+
+@torch.no_grad()
+def test_copies_and_saved_caches():
+    model = model_of("canon ABCD")
+    _, cache = read(model, tokens(2, 9), (9,))
+    copied = copy.deepcopy({"cache": cache})["cache"]
+    assert copied.owner is model
+    model(tokens(2, 1), cache=copied)
+    assert (cache.length, copied.length) == (9, 10)
+    with pytest.raises(TypeError, match="a cache belongs to a decoder in memory and cannot be saved"):
+        pickle.dumps(cache)
+
+
+@torch.no_grad()
+def test_tokens_without_a_document_are_document_0():
+    model, text = model_of("canon ABCD"), tokens(2, 12)
+    cache = model.cache()
+    model(text[:, :9], cache=cache)
+    other = cache.clone()
+    close(model(text[:, 9:], documents=torch.zeros(2, 3, dtype=torch.int64), cache=cache), model(text)[:, 9:])
+    close(model(text[:, 9:], documents=torch.ones(2, 3, dtype=torch.int64), cache=other), model(text[:, 9:]))
+
+
+@torch.no_grad()
+def test_labels_compile():
+    """One graph with documents and padding as inputs."""
+    model, text = decoder("canon ABCD", torch.float32), tokens(2, 9)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    documents = torch.tensor([[0] * 4 + [1] * 5] * 2)
+    valid = torch.arange(9)[None] >= torch.tensor([[0], [3]])
+    assert torch.equal(compiled(text, documents=documents), model(text, documents=documents))
+    assert torch.equal(compiled(text, valid=valid), model(text, valid=valid))
 
 
 def test_no_gradient_reaches_an_earlier_call():

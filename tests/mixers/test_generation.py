@@ -1,5 +1,8 @@
 """Generated text: the cache changes nothing, nor does the company of other prompts."""
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 from mixer_decoders import decoder, tokens
@@ -57,6 +60,28 @@ def test_top_k_and_temperature():
     assert not torch.equal(drawn, generate(model, text, 20, temperature=5.0, top_k=3, seed=2))
 
 
+def test_equal_logits_do_not_widen_top_k():
+    """All weights zero: every token is as likely as another, and two of them are drawn."""
+    model = decoder("none")
+    torch.nn.init.zeros_(model.embedding.weight)
+    assert len(generate(model, tokens(1), 30, top_k=2)[1:].unique()) == 2
+
+
+def test_any_temperature_and_integers_of_numpy():
+    model, text = decoder("none"), tokens(4)
+    cold = generate(model, text, np.int64(4), temperature=1e-300, seed=np.int64(3))
+    assert torch.equal(cold, generate(model, text, 4, temperature=0))
+    generate(model, text, 4, temperature=1e300, top_k=3)
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_numbers_that_are_none_are_not_drawn_from(temperature):
+    model = decoder("none")
+    torch.nn.init.constant_(model.final_norm.gain, float("nan"))
+    with pytest.raises(ValueError, match="logits must be numbers to go on from; the decoder put out NaN"):
+        generate(model, tokens(3), 2, temperature=temperature)
+
+
 def test_each_token_is_read_once():
     model, lengths = decoder("none"), []
     seen = model.embedding.register_forward_hook(lambda module, args, out: lengths.append(args[0].shape[-1]))
@@ -67,8 +92,11 @@ def test_each_token_is_read_once():
 
 def test_training_goes_on_as_before():
     model = decoder("none").train()
+    model.blocks[1].eval()
     generate(model, tokens(3), 1)
     assert model.training
+    assert model.blocks[0].mlp.training
+    assert not model.blocks[1].training
 
 
 def test_a_bar_if_asked_for(capsys):
@@ -76,6 +104,15 @@ def test_a_bar_if_asked_for(capsys):
     assert "2/2" in capsys.readouterr().err
     generate(decoder("none"), tokens(3), 2)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("length", "terminal", "shown"), [(200, True, True), (199, True, False), (200, False, False)]
+)
+def test_a_bar_by_itself_when_long(capsys, monkeypatch, length, terminal, shown):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    generate(decoder("none", blocks=1, context=8), tokens(3), length)
+    assert (f"{length}/{length}" in capsys.readouterr().err) == shown
 
 
 def test_padding():
@@ -90,10 +127,17 @@ def test_padding():
         ([], {}, "prompts must hold at least one prompt; got none"),
         ([[1, 2]], {}, r"prompts\[0\] must be int64 of shape \(T,\), not empty; got list"),
         ([torch.zeros(2, 2)], {}, r"prompts\[0\] must be int64 of shape \(T,\), not empty"),
-        (tokens(3), {"length": -1}, "length must be an integer of at least 0, got -1"),
-        (tokens(3), {"temperature": -0.5}, "temperature must be at least 0, got -0.5"),
-        (tokens(3), {"top_k": 32}, r"top_k must lie in 1\.\.31 or be None, got 32"),
+        (tokens(3), {"length": -1}, "length must be an integer of at least 0; got -1"),
+        (tokens(3), {"temperature": -0.5}, "temperature must be at least 0; got -0.5"),
+        (tokens(3), {"top_k": 32}, r"top_k must lie in 1\.\.31 or be None; got 32"),
         (tokens(2, 3), {"seed": [1, 2, 3]}, "seed must be an integer or a list of 2, one a row; got 3 seeds"),
+        (tokens(3), {"length": True}, "length must be an integer of at least 0; got True"),
+        (tokens(3), {"temperature": "hot"}, "temperature must be a finite real number; got 'hot'"),
+        (tokens(3), {"temperature": float("inf")}, "temperature must be a finite real number; got inf"),
+        (tokens(3), {"top_k": 2.5}, "top_k must be an integer of at least 1; got 2.5"),
+        (tokens(3), {"seed": None}, "seed must be an integer of at least 0; got None"),
+        (tokens(2, 3), {"seed": [1.5, 2]}, "seed must be an integer of at least 0; got 1.5"),
+        (tokens(3), {"seed": 2**70}, r"seed must lie below 2\^63; got 1180591620717411303424"),
         (tokens(3) + 31, {}, r"tokens must lie in 0\.\.30"),
     ],
 )

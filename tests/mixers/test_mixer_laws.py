@@ -80,6 +80,29 @@ def test_half_precision_follows_float32(variant):
 
 
 @everyone
+def test_autocast_follows_float32(variant):
+    """Forward and backward; parameters and stream stay float32."""
+    model, text = decoder(variant, torch.float32), tokens(2, 12)
+    want = model(text)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = model(text)
+    assert (got.float() - want).abs().max() < 0.15 * want.abs().max()
+    got.float().square().mean().backward()
+    assert all(
+        p.grad is not None and p.grad.dtype == torch.float32 for p in model.blocks[0].mixer.parameters()
+    )
+
+
+@pytest.mark.parametrize("variant", ["canon ABCD", "short_swa", "short_conv"])
+def test_the_stream_is_given_the_norm_of_its_read(variant):
+    """Deep Delta's gate reads Norm(u) of what the stream gave out, whatever the mixer makes of it."""
+    model = decoder(variant, stream="deep_delta", stream_options={"value_channels": 2})
+    seen = model.record(tokens(2, 9))
+    for i, (norm, _) in enumerate(model.sublayers()):
+        torch.testing.assert_close(seen.normed[i], norm(seen.reads[i]), rtol=0, atol=1e-14)
+
+
+@everyone
 def test_causal_and_rows_do_not_meet(variant):
     model, text = decoder(variant), tokens(2, 9)
     changed = text.clone()

@@ -154,10 +154,13 @@ class Tape:
         return len(self._steps)
 
     def follows(self, X: Any) -> bool:
-        """Whether X is the state that the last rewrite returned; any state begins a tape."""
+        """Whether X is the state that the last rewrite returned, unchanged; any state begins a tape."""
         last = self._last
         return last is None or (
-            X.data_ptr() == last.data_ptr() and X.shape == last.shape and X.stride() == last.stride()
+            X.data_ptr() == last.data_ptr()
+            and X.shape == last.shape
+            and X.stride() == last.stride()
+            and X._version == self._version
         )
 
     def record(self, after: Any, k: Any, correction: Any, floor: float | None) -> int:
@@ -196,7 +199,9 @@ def _check_tape(tape: Any, X: Any) -> None:
     if not isinstance(tape, Tape):
         raise TypeError(f"tape must be a Tape or None; got {kind(tape)}.")
     if not isinstance(X, np.ndarray) and not tape.follows(X):
-        raise ValueError("X must be the state that the last rewrite on the tape returned; got another one.")
+        raise ValueError(
+            "X must be the state that the last rewrite on the tape returned, unchanged; got another."
+        )
 
 
 def _rewound(X: Any, k: Any, correction: Any, floor: float | None) -> Any:
