@@ -186,6 +186,48 @@ def test_a_case_that_fails_is_left_out_with_its_reason():
     assert failed == {"bad": "RuntimeError: out of memory"}
 
 
+def test_times_on_a_gpu_are_those_between_two_events(monkeypatch):
+    """With a stand-in for the GPU: the order of what is queued, and what becomes of the times."""
+    import torch
+
+    queued = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            queued.append("event")
+
+        def elapsed_time(self, end):
+            return 0.25
+
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(1, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: queued.append("wait"))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: queued.append("sleep"))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    timings, _ = interleaved({"case": lambda: queued.append("call")}, 1, Progress(2), "cuda")
+    assert queued[-8:] == ["wait", "call", "wait", "sleep", "event", "call", "event", "wait"]
+    found = timings["case"].as_dict()
+    assert found["device"] == found["device_low"] == found["device_high"] == 0.25
+    assert found.keys() == {"wall", "device", "device_low", "device_high", "rounds"}
+
+
+def test_on_a_gpu_numpy_is_left_out_and_the_bars_are_others():
+    reasons = _case.rungs("depth_mix", Setting("cuda"))
+    assert reasons["arrays"] == "NumPy runs on the CPU"
+    assert reasons["eager"] == ""
+    for name in TINY:
+        module, _ = operator(name)
+        bars = [bar for bar in module.BARS if bar.on == "cuda"]
+        assert bars, name
+        if name != "short_swa":
+            assert {(bar.slower, bar.at_least) for bar in bars} >= {(_case.COPY, 0.8)}, name
+        assert module.ON_CUDA.tokens == 16384
+        assert module.ON_CUDA.width == 2048
+
+
 def test_peak_of_memory():
     assert 1e6 <= peak_bytes(lambda: np.ones(125_000)) < 1.1e6
     assert peak_bytes(copying(1 << 20, "cpu")) < 1e5

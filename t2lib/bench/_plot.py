@@ -102,7 +102,7 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
             name, (at, bottom), xytext=(3, 6 + 16 * (place % 5)), textcoords="offset points", fontsize=11
         )
     axes.set_ylim(bottom=bottom)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower center")
     file = folder / "roofline.png"
     figure.savefig(file)
     return file
