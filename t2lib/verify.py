@@ -36,6 +36,7 @@ CLAIMS = {
     "short_conv": "t2lib.ops._claims_streams",
     "streams": "t2lib.streams._claims",
     "delta": "t2lib.streams._claims_delta",
+    "mixers": "t2lib.mixers._claims",
 }
 
 
