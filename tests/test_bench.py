@@ -271,26 +271,29 @@ def test_the_tuner_walks_to_the_fastest_configuration():
     assert _tune.fastest(Config(True, 512, 4), times) == (Config(True, 512, 4), 1.0)
 
 
-def test_the_tuner_forces_each_configuration(monkeypatch):
-    picked = []
+def test_the_tuner_replaces_one_entry_of_the_table():
+    launched = []
 
     class Kernels:
         @staticmethod
-        def pick_config(size):
-            return Config(True, size, 4)
+        def pick_config(size, *, backward):
+            return Config(True, size, 8 if backward else 4)
 
     def call():
-        config = Kernels.pick_config(32)
-        picked.append(config)
-        if config.rows == 64:
+        configs = [Kernels.pick_config(32, backward=backward) for backward in (False, True)]
+        launched.append(configs)
+        if configs[0].rows == 64:
             raise RuntimeError("out of shared memory")
 
-    assert _tune._in_use(Kernels, call) == Config(True, 32, 4)
-    configs = [Config(True, 16, 4), Config(True, 64, 4)]
-    took = _tune._times(Kernels, call, configs, 1, "cpu")
-    assert took.keys() == {configs[0]}
-    assert set(picked) == {Config(True, 32, 4), *configs}
-    assert Kernels.pick_config(8) == Config(True, 8, 4)
+    found = _tune.in_use(Kernels, call)
+    assert found == {"32, backward=False": Config(True, 32, 4), "32, backward=True": Config(True, 32, 8)}
+    launched.clear()
+    tried = [Config(True, 16, 4), Config(True, 64, 4)]
+    took = _tune.times(Kernels, call, "32, backward=False", tried, rounds=1, device="cpu")
+    assert took.keys() == {tried[0]}
+    assert {first for first, _ in launched} == set(tried)
+    assert {second for _, second in launched} == {Config(True, 32, 8)}
+    assert Kernels.pick_config(8, backward=False) == Config(True, 8, 4)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 from unittest import mock
 
-from t2lib.bench._case import FORWARD, Operator, Setting, cases
+from t2lib.bench._case import Operator, Setting, cases
 from t2lib.bench._measure import Progress, interleaved, machine
 
 GAIN, STEPS = 0.97, 6
@@ -22,35 +23,39 @@ LIMITS = {"warps": (1, 16), "stages": (1, 4)}
 
 
 def tune(operator: Operator, shape: Any, setting: Setting, *, rounds: int) -> list[dict[str, Any]]:
-    """The configuration in use and the fastest one found, with backward, as records for a file."""
-    kernels = importlib.import_module(f"t2lib.ops.{operator.NAME}.kernels")
+    """For every entry that the call looks up, forward and backward: what is in use and the fastest found."""
     found, left_out = cases(operator, shape, setting, only_rungs=True)
-    if "kernels" not in found or not hasattr(kernels, "pick_config"):
-        print(f"{operator.NAME}: nothing to tune, {left_out.get('kernels', 'its kernels have no table')}")
+    if "kernels" not in found:
+        print(f"{operator.NAME}: nothing to tune, {left_out['kernels']}")
         return []
+    kernels = importlib.import_module(f"t2lib.ops.{operator.NAME}.kernels")
     case = found["kernels"]
     call = case.backward or case.forward
-    start = _in_use(kernels, call)
-    best = fastest(start, lambda configs: _times(kernels, call, configs, rounds, setting.device))
-    print(f"{operator.NAME}: {start} -> {best[0]}, {best[1]:.2f} of the time")
-    record = {
-        "operator": operator.NAME,
-        "machine": machine(setting.device),
-        "shape": asdict(shape),
-        "dtype": setting.dtype,
-        "passes": FORWARD if case.backward is None else "forward + backward",
-        "in_use": start._asdict(),
-        "fastest": best[0]._asdict(),
-        "time_ratio": best[1],
-    }
-    return [record]
+    records = []
+    for entry, start in in_use(kernels, call).items():
+        measured = partial(times, kernels, call, entry, rounds=rounds, device=setting.device)
+        best, share = fastest(start, measured)
+        print(f"{operator.NAME}, {entry}: {start} -> {best}, {share:.2f} of the time")
+        records.append(
+            {
+                "operator": operator.NAME,
+                "machine": machine(setting.device),
+                "shape": asdict(shape),
+                "dtype": setting.dtype,
+                "entry": entry,
+                "in_use": start._asdict(),
+                "fastest": best._asdict(),
+                "time_ratio": share,
+            }
+        )
+    return records
 
 
-def fastest(start: Any, times: Callable[[list[Any]], dict[Any, float]]) -> tuple[Any, float]:
+def fastest(start: Any, measured: Callable[[list[Any]], dict[Any, float]]) -> tuple[Any, float]:
     """Walk from `start` to the fastest configuration near it; returns that and its share of the time."""
     best, share = start, 1.0
     for _ in range(STEPS):
-        took = times([best, *neighbours(best)])
+        took = measured([best, *neighbours(best)])
         if best not in took:
             break
         winner = min(took, key=lambda config: took[config])
@@ -71,27 +76,22 @@ def neighbours(config: Any) -> Iterator[Any]:
                 yield config._replace(**{name: other})
 
 
-def _in_use(kernels: Any, call: Callable[[], Any]) -> Any:
-    picked: list[Any] = []
-    pick = kernels.pick_config
-
-    def spy(*arguments: Any, **keywords: Any) -> Any:
-        picked.append(pick(*arguments, **keywords))
-        return picked[-1]
-
-    with mock.patch.object(kernels, "pick_config", spy):
+def in_use(kernels: Any, call: Callable[[], Any]) -> dict[str, Any]:
+    """What the table gave in one call, by the arguments it was asked with."""
+    picked: dict[str, Any] = {}
+    with _watched(kernels, picked, {}):
         call()
-    return picked[0]
+    return picked
 
 
-def _times(
-    kernels: Any, call: Callable[[], Any], configs: list[Any], rounds: int, device: str
+def times(
+    kernels: Any, call: Callable[[], Any], entry: str, configs: list[Any], *, rounds: int, device: str
 ) -> dict[Any, float]:
-    """Milliseconds of each configuration that launches; one that does not is left out."""
+    """Milliseconds with each configuration in place of one entry; one that does not launch is left out."""
 
     def forced(config: Any) -> Callable[[], Any]:
         def run() -> Any:
-            with mock.patch.object(kernels, "pick_config", return_value=config):
+            with _watched(kernels, {}, {entry: config}):
                 return call()
 
         return run
@@ -102,3 +102,16 @@ def _times(
     progress.close()
     clock = "device" if device == "cuda" else "cpu"
     return {config: timings[str(config)].median(clock) for config in configs if str(config) in timings}
+
+
+def _watched(kernels: Any, picked: dict[str, Any], instead: dict[str, Any]) -> Any:
+    """The table in a context: `picked` is filled with what it gives, `instead` replaces entries of it."""
+    pick = kernels.pick_config
+
+    def watch(*arguments: Any, **keywords: Any) -> Any:
+        words = [*map(str, arguments), *(f"{name}={value}" for name, value in keywords.items())]
+        entry = ", ".join(words)
+        picked[entry] = instead.get(entry) or pick(*arguments, **keywords)
+        return picked[entry]
+
+    return mock.patch.object(kernels, "pick_config", watch)
