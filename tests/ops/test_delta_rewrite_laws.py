@@ -200,6 +200,12 @@ def test_a_tape_notices_another_state_and_a_change_in_place():
     with pytest.raises(ValueError, match="X must be the state that the last rewrite on the tape returned"):
         delta_rewrite(after + 1, k, v, beta, tape=tape)
     assert len(tape) == 1
+    # Between two rewrites as well as after the last one.
+    changed = Tape()
+    once = delta_rewrite(X.detach(), k, v, beta, tape=changed)
+    once.detach().mul_(2)
+    with pytest.raises(ValueError, match="returned, unchanged; got another"):
+        delta_rewrite(once, k, v, beta, tape=changed)
     after.detach().add_(1)
     with pytest.raises(RuntimeError, match="changed in place"):
         after.sum().backward()

@@ -93,11 +93,35 @@ def walk(model, embedding):
     return model.unembed(model.stream.finish(state))
 
 
-def test_autocast_keeps_the_stream_wide():
-    model = decoder("denseformer 1x1", torch.float32)
+@pytest.mark.parametrize("variant", DESIGNS)
+def test_the_decoder_compiles_in_one_graph(variant):
+    """The call that users compile, tokens in and logits out, and its gradients; all variants are compiled by
+    `python -m t2lib.verify streams --compile`."""
+    # One function compiled for many modules runs into the limit of its recompilations.
+    torch._dynamo.reset()
+    model, text = decoder(variant, torch.float32, blocks=2), tokens()
+    grads = []
+    for call in (torch.compile(model, fullgraph=True, backend="eager"), model):
+        model.zero_grad()
+        out = call(text)
+        out.square().mean().backward()
+        grads.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@everyone
+def test_autocast_keeps_the_stream_wide(variant):
+    """Forward and backward: levels, logits near those of float32, and every gradient in float32."""
+    model = decoder(variant, torch.float32)
+    want = model(tokens())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         seen = model.record(tokens())
+        got = model(tokens())
     assert all(level.dtype == torch.float32 for level in seen.levels)
+    assert (got.float() - want).abs().max() < 0.15 * want.abs().max()
+    got.float().square().mean().backward()
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
 
 
 def test_shipped_weights_know_no_stream():

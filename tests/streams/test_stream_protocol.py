@@ -12,6 +12,7 @@ from t2lib.streams import STREAMS, build, options_of
 from t2lib.streams._variants import VARIANTS, built, embedding, toy
 from t2lib.streams.mixing import mixing_matrix
 from t2lib.streams.stream import run
+from t2lib.token_pass import Pass
 
 everyone = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -203,3 +204,60 @@ def test_plain_stream_mixes_with_ones():
     x = torch.randn(2, 6)
     matrix = stream.mixing_matrix(x, [torch.randn(2, 6) for _ in range(6)])
     assert torch.equal(matrix, torch.ones(7, 7).tril()[..., None].expand(7, 7, 2))
+
+
+def test_normed_is_checked_where_it_is_read():
+    """Deep Delta alone reads it: the sentence names it, and the state can still be written."""
+    stream = build("deep_delta", width=6, blocks=1)
+    state = stream.start(torch.randn(2, 3, 6))
+    y = torch.randn(2, 3, 6)
+    takes = "normed must be the normalised read of sublayer 0, torch.float32 of shape (2, 3, 6); got "
+    for bad, got in (
+        (None, "None"),
+        ({"x": y}, "dict"),
+        (y.double(), "torch.float64 of shape (2, 3, 6)"),
+        (y[:1, :1], "torch.float32 of shape (1, 1, 6)"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=re.escape(takes + got)):
+            stream.write(state, 0, y, bad)
+    assert stream.write(state, 0, y, y).place == 1
+
+
+def test_a_pass_over_other_tokens_is_refused():
+    stream = build("prenorm", width=6, blocks=1)
+    with pytest.raises(ValueError, match="a pass over the 5 tokens of the embedding; got one over 3"):
+        stream.start(torch.randn(2, 5, 6), Pass(length=3))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("muddformer", {"norm_eps": -1.0}, "norm_eps must be a number of at least 0; got -1.0"),
+        ("attention_residuals", {"norm_eps": "x"}, "norm_eps must be a finite real number; got 'x'"),
+        (
+            "deep_cross_attention",
+            {"norm_eps": -1.0, "inner_norm": True},
+            "norm_eps must be a number of at least 0; got -1.0",
+        ),
+        (
+            "deep_cross_attention",
+            {"version": "v1", "gate": "half"},
+            "gate and inner_norm are read with version='v3' only; got version='v1'",
+        ),
+        ("deep_delta", {"eps": 0}, "eps must be a number above 0; got 0"),
+        (
+            "deep_delta",
+            {"compressor": "tc"},
+            "compressor must be 'cc' with value_channels=1, unused there; got 'tc'",
+        ),
+        (
+            "deep_delta",
+            {"expand_kernel": 4},
+            "expand_kernel is read with expand='convolution' only; got 4",
+        ),
+        ("deep_delta", {"value_input": ""}, "value_input must be one of 'read', 'context'; got ''"),
+    ],
+)
+def test_options_that_nothing_would_read(name, options, sentence):
+    with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
+        build(name, width=6, blocks=2, **options)
