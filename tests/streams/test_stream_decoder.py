@@ -119,7 +119,7 @@ def test_autocast_keeps_the_stream_wide(variant):
         seen = model.record(tokens())
         got = model(tokens())
     assert all(level.dtype == torch.float32 for level in seen.levels)
-    assert (got.float() - want).abs().max() < 0.15 * want.abs().max()
+    assert (got.float() - want).norm() < 0.2 * want.norm()
     got.float().square().mean().backward()
     assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
 
