@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from t2lib import mixers, streams
 from t2lib.cache import Cache
 from t2lib.layers import RMSNorm, rotate
-from t2lib.mixers.mixer import Mixer, NoMixer, Site, Ways
+from t2lib.mixers.mixer import Mixer, Site, Ways
 from t2lib.streams.stream import Read, Record, record
 from t2lib.token_pass import Pass
 
@@ -116,7 +116,7 @@ class Attention(nn.Module):
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def queries_keys_values(
-        self, x: Ways, mixer: Mixer | None = None, tokens: Pass | None = None
+        self, x: Ways, tokens: Pass | None = None, mixer: Mixer | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The three projections of the normalised stream, each (..., H, T, D), positions applied."""
         ways = x if isinstance(x, dict) else {"query": x, "key": x, "value": x}
@@ -129,9 +129,9 @@ class Attention(nn.Module):
             q, k = (rotate(part, self.rope_base, tokens.start) for part in (q, k))
         return q, k, v
 
-    def forward(self, x: Ways, mixer: Mixer | None = None, tokens: Pass | None = None) -> Tensor:
+    def forward(self, x: Ways, tokens: Pass | None = None, mixer: Mixer | None = None) -> Tensor:
         tokens = tokens or Pass()
-        q, k, v = self.queries_keys_values(x, mixer, tokens)
+        q, k, v = self.queries_keys_values(x, tokens, mixer)
         mixed = tokens.attention(self.place, q, k, v)
         return self.output(mixed.transpose(-2, -3).flatten(-2))  # type: ignore[no-any-return]
 
@@ -145,18 +145,11 @@ class MLP(nn.Module):
         self.up = nn.Linear(config.width, config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
-    def forward(self, x: Tensor, mixer: Mixer | None = None, tokens: Pass | None = None) -> Tensor:
+    def forward(self, x: Tensor, tokens: Pass | None = None, mixer: Mixer | None = None) -> Tensor:
         gate, up = self.gate(x), self.up(x)
         if mixer is not None:
             gate, up = mixer.gate_and_up(gate, up, tokens or Pass())
         return self.down(F.silu(gate) * up)  # type: ignore[no-any-return]
-
-
-def plus(read: Read, y: Tensor) -> Read:
-    """y added to a read; of a read by ways to all but the residual one, which goes around the sublayer."""
-    if isinstance(read, Tensor):
-        return read + y
-    return {way: x if way == "residual" else x + y for way, x in read.items()}
 
 
 class Block(nn.Module):
@@ -173,35 +166,61 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
         self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
-        self.mixer: Mixer = NoMixer(config.site(number))
 
     def sublayers(self) -> Iterator[tuple[RMSNorm, nn.Module]]:
         """The two sublayers in order, each with the norm through which it reads the stream."""
         yield self.attention_norm, self.attention
         yield self.mlp_norm, self.mlp
 
-    def attend(self, read: Read, tokens: Pass) -> tuple[Ways, Tensor]:
-        """What attention makes of its read: the read behind its norm, and the output."""
-        normed = self.attention_norm(read)
-        local = self.mixer.sublayer(read, tokens)
-        if local is None:
-            x = self.mixer.attention_input(normed, tokens)
-            return normed, self.dropout(self.attention(x, self.mixer, tokens))
-        # A sublayer of its own: attention reads what it adds, and the stream gets the sum of both.
-        local = self.dropout(local)
-        x = self.mixer.attention_input(self.attention_norm(plus(read, local)), tokens)
-        return normed, local + self.dropout(self.attention(x, self.mixer, tokens))
+    def forward(self, h: Tensor) -> Tensor:
+        for norm, sublayer in self.sublayers():
+            h = h + self.dropout(sublayer(norm(h)))
+        return h
 
-    def feed(self, read: Tensor, tokens: Pass) -> tuple[Tensor, Tensor]:
-        """What the MLP makes of its read: the read behind its norm, and the output."""
-        normed = self.mlp_norm(read)
-        x = self.mixer.mlp_input(normed, tokens)
-        return normed, self.dropout(self.mlp(x, self.mixer, tokens))
+    def branch(self, place: int, read: Read, tokens: Pass) -> tuple[Ways, Tensor]:
+        """What sublayer 0 or 1 makes of its read: the read behind its norm, and the output."""
+        norm, sublayer = list(self.sublayers())[place]
+        normed = norm(read)
+        return normed, self.dropout(sublayer(normed, tokens))
+
+
+class MixedBlock(Block):
+    """A block with a local mixer in it: `t2lib.mixers.mixer` draws where."""
+
+    def __init__(self, config: DecoderConfig, number: int = 0) -> None:
+        super().__init__(config, number)
+        # From a copy of the generator, as the stream: the other weights are those of the plain block.
+        with torch.random.fork_rng(devices=[]):
+            self.mixer = mixers.build(config.mixer, config.site(number), **config.mixer_options)
 
     def forward(self, h: Tensor) -> Tensor:
         tokens = Pass()
-        h = h + self.attend(h, tokens)[1]
-        return h + self.feed(h, tokens)[1]
+        for place in (0, 1):
+            h = h + self.branch(place, h, tokens)[1]
+        return h
+
+    def branch(self, place: int, read: Read, tokens: Pass) -> tuple[Ways, Tensor]:
+        if place == 1:
+            assert isinstance(read, Tensor)
+            inner: Tensor = self.mlp_norm(read)
+            x = self.mixer.mlp_input(inner, tokens)
+            return inner, self.dropout(self.mlp(x, tokens, self.mixer))
+        normed: Ways = self.attention_norm(read)
+        local = self.mixer.sublayer(read, tokens)
+        if local is None:
+            ways = self.mixer.attention_input(normed, tokens)
+            return normed, self.dropout(self.attention(ways, tokens, self.mixer))
+        # A sublayer of its own: attention reads what it adds, and the stream gets the sum of both.
+        local = self.dropout(local)
+        ways = self.mixer.attention_input(self.attention_norm(plus(read, local)), tokens)
+        return normed, local + self.dropout(self.attention(ways, tokens, self.mixer))
+
+
+def plus(read: Read, y: Tensor) -> Read:
+    """y added to a read; of a read by ways to all but the residual one, which goes around the sublayer."""
+    if isinstance(read, Tensor):
+        return read + y
+    return {way: x if way == "residual" else x + y for way, x in read.items()}
 
 
 class Decoder(nn.Module):
@@ -225,19 +244,17 @@ class Decoder(nn.Module):
         self.config = config or DecoderConfig(**fields)
         width, eps = self.config.width, self.config.norm_eps
         blocks = self.config.blocks
-        # Stream and mixers draw from a copy of the generator: other weights are those of the plain decoder.
+        # The stream draws from a copy of the generator: the other weights are those of the plain decoder.
         with torch.random.fork_rng(devices=[]):
             stream = streams.build(
                 self.config.stream, width=width, blocks=blocks, **self.config.stream_options
             )
-            options = self.config.mixer_options
-            local = [mixers.build(self.config.mixer, self.config.site(i), **options) for i in range(blocks)]
         self.embedding = nn.Embedding(self.config.vocabulary, width)
-        self.blocks = nn.ModuleList(Block(self.config, i) for i in range(blocks))
+        kind = Block if self.config.mixer == "none" else MixedBlock
+        self.blocks = nn.ModuleList(kind(self.config, i) for i in range(blocks))
         for index, block in enumerate(self.blocks):
             if stream.ways(2 * index) != ("x",):
                 block.attention_norm = WayNorms(stream.ways(2 * index), width, eps)
-            block.mixer = local[index]
         self.final_norm = RMSNorm(width, eps)
         self.dropout = nn.Dropout(self.config.dropout)
         self.stream = stream
@@ -255,8 +272,8 @@ class Decoder(nn.Module):
                 nn.init.normal_(weight, std=0.02 / writers if writes else 0.02)
         self.stream.initialise()
         for block in self.blocks:
-            assert isinstance(block, Block)
-            block.mixer.initialise()
+            if isinstance(block, MixedBlock):
+                block.mixer.initialise()
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Level 0 of the stack: int64 tokens (..., T) -> states (..., T, d), after checking them."""
@@ -317,10 +334,7 @@ class Decoder(nn.Module):
         """
         block = self.blocks[i // 2]
         assert isinstance(block, Block)
-        if i % 2 == 0:
-            return block.attend(read, walk)
-        assert isinstance(read, Tensor)
-        return block.feed(read, walk)
+        return block.branch(i % 2, read, walk)
 
     def record(self, tokens: Tensor) -> Record:
         """One pass with all that happened on the way: levels, reads, normalised reads and branch outputs.

@@ -239,9 +239,9 @@ def test_bad_configuration(options: dict[str, float], sentence: str) -> None:
 def test_bad_calls(decoder: Decoder, tokens: torch.Tensor) -> None:
     with pytest.raises(ValueError, match='unit must be "block" or "sublayer", got \'layer\''):
         decoder.hidden_states(tokens, unit="layer")
-    with pytest.raises(ValueError, match="length must be an integer of at least 0, got -1"):
+    with pytest.raises(ValueError, match="length must be an integer of at least 0; got -1"):
         decoder.generate(tokens, -1)
-    with pytest.raises(ValueError, match=r"temperature must be at least 0, got -0\.5"):
+    with pytest.raises(ValueError, match=r"temperature must be at least 0; got -0\.5"):
         decoder.generate(tokens, 1, temperature=-0.5)
-    with pytest.raises(ValueError, match=r"top_k must lie in 1\.\.31 or be None, got 32"):
+    with pytest.raises(ValueError, match=r"top_k must lie in 1\.\.31 or be None; got 32"):
         decoder.generate(tokens, 1, top_k=32)

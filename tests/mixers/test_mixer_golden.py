@@ -1,13 +1,14 @@
 """Golden vectors of Canon, of the Algorithm 1 block and of the ring buffer, through the real blocks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from t2lib import golden
 from t2lib.cache import Cache
-from t2lib.decoder import Block, DecoderConfig
+from t2lib.decoder import DecoderConfig, MixedBlock
 from t2lib.layers import rotate
-from t2lib.mixers import build
 from t2lib.token_pass import Pass
 
 # What the references call their parameters, and what a block here calls them.
@@ -58,9 +59,7 @@ def mirrored(weight):
 
 
 def block_of(config, name, options, number=0):
-    block = Block(config, number)
-    block.mixer = build(name, config.site(number), **options)
-    return block.double()
+    return MixedBlock(replace(config, mixer=name, mixer_options=options), number).double()
 
 
 @pytest.mark.parametrize("name", golden.names("canon_"))
