@@ -54,7 +54,11 @@ def _growth(result: Result, folder: Path) -> Iterator[Path]:
             low, high = growth["sizes"][0], growth["sizes"][-1]
             start = min(times[0] for times in drawn) * 0.7
             panel.plot(
-                [low, high], [start, start * high / low], color=figures.COLOURS["quiet"], linestyle=":"
+                [low, high],
+                [start, start * high / low],
+                color=figures.COLOURS["quiet"],
+                linestyle=":",
+                label="linear",
             )
     panels[0][0].set_ylabel("milliseconds")
     panels[0][0].set_title(result["operator"])
@@ -102,7 +106,7 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
             name, (at, bottom), xytext=(3, 6 + 16 * (place % 5)), textcoords="offset points", fontsize=11
         )
     axes.set_ylim(bottom=bottom)
-    axes.legend(loc="lower center")
+    axes.legend(loc="center right", bbox_to_anchor=(1, 0.3))
     file = folder / "roofline.png"
     figure.savefig(file)
     return file
