@@ -68,7 +68,7 @@ def bars(folder: Path = RESULTS) -> Iterator[str]:
             where = "" if result["shape"]["device"] == "cpu" else f", {result['machine']['device']}"
             kept = entry.get("at_least", 0) <= entry["ratio"] <= entry.get("at_most", float("inf"))
             key = "at_least" if "at_least" in entry else "at_most"
-            bar = f"{key.replace('_', ' ')} {entry[key]:g}"
+            bar = f"{'≥' if key == 'at_least' else '≤'} {entry[key]:g}"
             yield (
                 f"| `{operator}` | {_ratio(entry)}{where} | {entry['ratio']:.2f} | {bar} |"
                 f" {'yes' if kept else '**no**'} |"

@@ -39,8 +39,8 @@ def folder(tmp_path):
 
 def test_bars_say_whether_they_are_kept(folder):
     lines = list(measured_pages.bars(folder))
-    assert "| `depth_mix` | einsum / eager, with backward | 2.50 | at least 3 | **no** |" in lines
-    assert "| `depth_mix` | einsum / eager | 2.50 | at least 2 | yes |" in lines
+    assert "| `depth_mix` | einsum / eager, with backward | 2.50 | ≥ 3 | **no** |" in lines
+    assert "| `depth_mix` | einsum / eager | 2.50 | ≥ 2 | yes |" in lines
     assert "| `short_conv` | | not yet measured | | |" in lines
     # The ratio that has no bar is left out.
     assert sum("depth_mix" in line for line in lines) == 2
