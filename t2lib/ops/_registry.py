@@ -21,10 +21,10 @@ NO_KERNEL = "this operator has no Triton kernel in this version; 'eager' and 'co
 OPERATORS: dict[str, dict[str, str]] = {
     "short_swa": {},
     "depth_mix": {},
-    "depth_attention": {"kernels": NO_KERNEL},
+    "depth_attention": {},
     "stream_mix": {},
-    "delta_rewrite": {"kernels": NO_KERNEL},
-    "short_conv": {"kernels": NO_KERNEL},
+    "delta_rewrite": {},
+    "short_conv": {},
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from t2lib.ops._contract import check_integer
 
-__all__ = ["backward_bytes", "forward_bytes", "forward_flops", "kept_numbers"]
+__all__ = ["backward_bytes", "forward_bytes", "forward_flops", "kept_numbers", "kernel_bytes"]
 
 
 def forward_flops(d: int, d_v: int, *, tokens: int = 1, erase: bool = True) -> int:
@@ -43,6 +43,45 @@ def kept_numbers(d: int, d_v: int, *, tokens: int = 1, tape: bool = False) -> in
     """Numbers kept for the backward pass: k, v, β, r and ρ, and without a tape the state."""
     d, d_v, tokens = _sizes(d, d_v, tokens)
     return tokens * (d + 3 * d_v + 1 + (0 if tape else d * d_v))
+
+
+def kernel_bytes(
+    d: int,
+    d_v: int,
+    *,
+    itemsize: int,
+    tokens: int = 1,
+    erase: bool = True,
+    parts: bool = False,
+    compress: bool = False,
+    chunk: int = 64,
+) -> tuple[int, int]:
+    """Bytes that the kernel of the rung "kernels" touches forward, and those backward.
+
+    Forward it is `forward_bytes`, and float32 for the reading, if there is one, and the correction. Backward,
+    elements a token: the gradients of the new state in and of the state out, and the state, 3 d d_v; the
+    direction and its gradient, 2 d; target and gate and their gradients, 2 d_v + 2; and float32 for reading,
+    correction and, with `parts`, what arrives at them. Without an erase and without parts the gradient of the
+    state is the one that arrives, so 2 d d_v less are moved.
+
+    `compress` adds what is read of the new state, d a token, and its weights. Backward, a third kernel passes
+    over state, direction, correction, that gradient and the length again, and leaves a float32 state a chunk
+    of tokens.
+    """
+    d, d_v, tokens = _sizes(d, d_v, tokens)
+    itemsize = check_integer("itemsize", itemsize, 1)
+    reads = erase or parts
+    wide = 4 * d_v * (1 + reads)
+    forward = forward_bytes(d, d_v, itemsize=itemsize, tokens=tokens) + tokens * wide
+    states = 3 if reads else 2 if compress else 1
+    numbers = (states * d_v + 2) * d + 2 * d_v + 2
+    backward = tokens * (numbers * itemsize + wide + 8 * d_v * parts)
+    if compress and tokens:
+        weights = d * d_v * itemsize
+        forward += tokens * d * itemsize + weights
+        again = (d_v + 2) * d * itemsize + 4 * d_v + 4
+        backward += tokens * (d * itemsize + 4 + again) + weights + -(-tokens // chunk) * 4 * d * d_v
+    return forward, backward
 
 
 def _sizes(d: int, d_v: int, tokens: int) -> tuple[int, int, int]:
