@@ -49,7 +49,7 @@ def short_conv(
         means shared along it.
 
     Arguments
-        rung           "auto", "loops", "arrays", "eager" or "compiled": see t2lib.ladder("short_conv")
+        rung           "auto", or one of t2lib.ladder("short_conv"): "loops" ... "kernels"
         activation     None or "silu"
         documents      an entry of another document counts as zero
         initial_state  the K − 1 entries before the first, oldest first; with `documents` they belong to the

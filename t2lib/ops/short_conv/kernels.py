@@ -1,0 +1,507 @@
+# Triton has no types for the functions it compiles.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment, var-annotated"
+# Triton adds tuples; it does not unpack them.
+# ruff: noqa: RUF005
+"""Triton, forward and backward: a block of entries times a block of channels a program, one load a tap.
+
+All entries of all sequences are numbered through, and a row decodes its number: any axis, any layout, and
+short sequences fill a block as well as long ones. A shifted entry is loaded again; the cache has it, so x
+moves from memory once.
+
+Backward is one kernel: it takes the gradient of the results and x once, computes what goes into the SiLU
+anew, writes the gradient of x and of the initial state, and sums the gradients of weight and bias over its
+block alone, into a place of its own. PyTorch adds the blocks up: no atomics, the same bits in every run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from t2lib.ops import _triton
+from t2lib.ops._triton import DEVICES, offset
+
+# Triton compiles a variant for an argument that is 1 or divisible by 16; a length must not make a variant.
+LENGTHS = ["rows", "span", "before", "length", "steps"]
+
+
+class Config(NamedTuple):
+    """Entries and channels of a block, warps; the backward pass makes up to `steps` blocks a program."""
+
+    rows: int
+    columns: int
+    warps: int
+    steps: int
+
+
+def pick_config(
+    capability: tuple[int, int], width: int, taps: int, *, aligned: bool, backward: bool
+) -> Config:
+    """The block for a width and a number of taps; `aligned` says that vectors can be loaded.
+
+    The backward pass keeps a sum for each tap. Each entry compiles (Triton 3.7) without a spill from compute
+    capability 7.5 on (tests/kernels/build); none is tuned for speed. Capability (0, 0) is the interpreter,
+    where few large programs are fastest.
+    """
+    if capability == (0, 0):
+        return Config(32, 64, 4, 2)
+    columns = min(128, max(16, triton.next_power_of_2(width)))
+    block = (1024 if taps <= 4 else 512) if backward else 2048
+    block = block if aligned else block // 2
+    return Config(block // columns, columns, 4, 16)
+
+
+@triton.jit
+def _channels(WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    return tl.program_id(0) % tl.cdiv(WIDTH, COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)
+
+
+@triton.jit
+def _rows(rows, span, before, first, ROWS: tl.constexpr):
+    """The sequence and position of each row of block number `first`, and which of them exist."""
+    number = first * ROWS + tl.arange(0, ROWS)
+    inside = number < rows
+    return tl.where(inside, number // span, 0), number % span - before, inside
+
+
+@triton.jit
+def _address(view, position, column):
+    """A view is (pointer, offset of each row's sequence, strides of the ordered axis and of the width)."""
+    row = view[1] + position.to(tl.int64) * view[2][0]
+    return view[0] + row[:, None] + column.to(tl.int64)[None, :] * view[2][1]
+
+
+@triton.jit
+def _entries(xs, states, position, wanted, column, TAPS: tl.constexpr, WIDTH: tl.constexpr):
+    """The entries at `position`, those before the first from the state; zero where there is none."""
+    wanted = wanted[:, None] & (column < WIDTH)[None, :]
+    first = (position < 0)[:, None]
+    place = _address(xs, position, column)
+    if states[0] is not None:
+        place = tl.where(first, _address(states, position + (TAPS - 1), column), place)
+    else:
+        wanted = wanted & (first == 0)
+    return tl.load(place, mask=wanted, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _kin(kinship, position, wanted):
+    """For each position as bits: whether the entry j before it is of its document, j = 0 ... K − 1."""
+    where = kinship[0] + kinship[1] + position.to(tl.int64) * kinship[2][0]
+    return tl.load(where, mask=wanted, other=0).to(tl.int32)
+
+
+@triton.jit
+def _only_kin(entries, kin, distance):
+    """Zero in the rows whose entry, so far before the reader, is of another document."""
+    return tl.where(((kin >> distance) & 1 != 0)[:, None], entries, 0.0)
+
+
+@triton.jit
+def _filter(tap, weight, strides, column, WIDTH: tl.constexpr):
+    where = column.to(tl.int64) * strides[0] + tap * strides[1]
+    return tl.load(weight + where, mask=column < WIDTH, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _constant(bias, stride, column, WIDTH: tl.constexpr):
+    constant = tl.zeros(column.shape, tl.float32)
+    if bias is not None:
+        where = column.to(tl.int64) * stride
+        constant = tl.load(bias + where, mask=column < WIDTH, other=0.0).to(tl.float32)
+    return constant
+
+
+@triton.jit
+def _total(
+    xs, states, kins, position, reads, filters, constant, column, TAPS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """What the readers at `position` add up, an entry of each loaded a tap."""
+    total = tl.zeros([position.shape[0], column.shape[0]], tl.float32) + constant[None, :]
+    kin = None
+    if kins[0] is not None:
+        kin = _kin(kins, position, reads)
+    for tap in tl.static_range(TAPS):
+        entries = _entries(xs, states, position - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
+        if kins[0] is not None:
+            entries = _only_kin(entries, kin, TAPS - 1 - tap)
+        total += entries * filters[tap][None, :]
+    return total
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def forward(
+    x, weight, bias, state, kinship, y, after,
+    x_strides, weight_strides, bias_stride, state_strides, kinship_strides, y_strides, after_strides, sizes,
+    rows, span, before, length, steps,
+    LEVELS: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """y, and the last K − 1 entries if `after` is not None; then there may be rows `before` the first."""
+    column = _channels(WIDTH, COLUMNS)
+    block = tl.program_id(0) // tl.cdiv(WIDTH, COLUMNS)
+    group, position, inside = _rows(rows, span, before, block, ROWS)
+    xs = (x, offset(group, sizes, x_strides, LEVELS, 2), x_strides)
+    states = (state, offset(group, sizes, state_strides, LEVELS, 2), state_strides)
+    channels = column < WIDTH
+    reads = inside & (position >= 0)
+    kins = (kinship, offset(group, sizes, kinship_strides, LEVELS, 2), kinship_strides)
+
+    filters = ()
+    for tap in tl.static_range(TAPS):
+        filters = filters + (_filter(tap, weight, weight_strides, column, WIDTH),)
+    constant = _constant(bias, bias_stride, column, WIDTH)
+    total = _total(xs, states, kins, position, reads, filters, constant, column, TAPS, WIDTH)
+    if SILU:
+        # exp(-y) overflows to infinity for a very negative y, and y / infinity is the right 0.
+        total = total / (1.0 + tl.exp(-total))
+    ys = (y, offset(group, sizes, y_strides, LEVELS, 2), y_strides)
+    mask = reads[:, None] & channels[None, :]
+    tl.store(_address(ys, position, column), total.to(y.dtype.element_ty), mask=mask)
+
+    if after is not None:
+        last = inside & (position >= length - (TAPS - 1))
+        entries = _entries(xs, states, position, last, column, TAPS, WIDTH)
+        if kinship is not None:
+            end = position * 0 + (length - 1)
+            entries = _only_kin(entries, _kin(kins, end, last), tl.maximum(end - position, 0))
+        afters = (after, offset(group, sizes, after_strides, LEVELS, 2), after_strides)
+        place = _address(afters, position - (length - (TAPS - 1)), column)
+        tl.store(place, entries.to(after.dtype.element_ty), mask=last[:, None] & channels[None, :])
+
+
+@triton.jit
+def _slope(total):
+    """The derivative of SiLU."""
+    sigmoid = 1.0 / (1.0 + tl.exp(-total))
+    return sigmoid * (1.0 + total * (1.0 - sigmoid))
+
+
+@triton.jit
+def _total_of_held(held, shift, kins, reader, reads, filters, constant, TAPS: tl.constexpr):
+    """The same for the readers `shift` entries on, from blocks of entries that are held."""
+    total = tl.zeros(held[0].shape, tl.float32) + constant[None, :]
+    kin = None
+    if kins[0] is not None:
+        kin = _kin(kins, reader, reads)
+    for tap in tl.static_range(TAPS):
+        entries = held[shift + tap]
+        if kins[0] is not None:
+            entries = _only_kin(entries, kin, TAPS - 1 - tap)
+        total += entries * filters[tap][None, :]
+    return total
+
+
+@triton.jit
+def _returned(
+    shift, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
+    TAPS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """What the reader `shift` entries on sends back to all it sees, and which of the rows it does see."""
+    reader = position + shift
+    reads = inside & (reader >= 0) & (reader < length)
+    mask = reads[:, None] & (column < WIDTH)[None, :]
+    sent = tl.load(_address(grads, reader, column), mask=mask, other=0.0).to(tl.float32)
+    if SILU and HELD:
+        sent *= _slope(_total_of_held(held, shift, kins, reader, reads, filters, constant, TAPS))
+    elif SILU:
+        total = _total(xs, states, kins, reader, reads, filters, constant, column, TAPS, WIDTH)
+        sent *= _slope(total)
+    sent = tl.where(mask, sent, 0.0)
+    if kins[0] is not None:
+        reads = (_kin(kins, reader, reads) >> shift) & 1 != 0
+    return sent, reads
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def backward(
+    x, weight, bias, state, kinship, grad, grad_after, dx, dstate, partial,
+    x_strides, weight_strides, bias_stride, state_strides, kinship_strides, grad_strides,
+    grad_after_strides, dx_strides, dstate_strides, sizes, rows, span, before, length, steps,
+    LEVELS: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The gradients of x and of the initial state (the rows `before` the first); sums for weight and bias."""
+    # For SiLU the readers of a row, up to K − 1 behind it, add up anew what they read, from K − 1 before it.
+    # Few taps hold all these blocks; many load them again for each reader.
+    HELD: tl.constexpr = SILU and TAPS <= 4
+    column = _channels(WIDTH, COLUMNS)
+    channels = column < WIDTH
+    block = tl.program_id(0) // tl.cdiv(WIDTH, COLUMNS)
+    filters = ()
+    sums = ()
+    for tap in tl.static_range(TAPS):
+        filters = filters + (_filter(tap, weight, weight_strides, column, WIDTH),)
+        sums = sums + (tl.zeros([COLUMNS], tl.float32),)
+    bias_sum = tl.zeros([COLUMNS], tl.float32)
+    constant = tl.zeros([COLUMNS], tl.float32)
+    if SILU:
+        constant = _constant(bias, bias_stride, column, WIDTH)
+
+    for step in range(steps):
+        group, position, inside = _rows(rows, span, before, block * steps + step, ROWS)
+        xs = (x, offset(group, sizes, x_strides, LEVELS, 2), x_strides)
+        states = (state, offset(group, sizes, state_strides, LEVELS, 2), state_strides)
+        kins = (kinship, offset(group, sizes, kinship_strides, LEVELS, 2), kinship_strides)
+        grads = (grad, offset(group, sizes, grad_strides, LEVELS, 2), grad_strides)
+        held = ()
+        for place in tl.static_range(2 * TAPS - 1 if HELD else 0):
+            seen = position + (place - (TAPS - 1))
+            there = inside & (seen > -TAPS) & (seen < length)
+            held = held + (_entries(xs, states, seen, there, column, TAPS, WIDTH),)
+
+        sent, reads = _returned(
+            0, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
+            TAPS, WIDTH, SILU, HELD,
+        )  # fmt: skip
+        dentry = tl.where(reads[:, None], sent * filters[TAPS - 1][None, :], 0.0)
+        added = ()
+        for tap in tl.static_range(TAPS):
+            if HELD:
+                entries = held[tap]
+            else:
+                seen = position - (TAPS - 1 - tap)
+                entries = _entries(xs, states, seen, inside & (position >= 0), column, TAPS, WIDTH)
+            if kinship is not None:
+                kin = _kin(kins, position, inside & (position >= 0))
+                entries = _only_kin(entries, kin, TAPS - 1 - tap)
+            entries = tl.where((position >= 0)[:, None], entries, 0.0)
+            added = added + (sums[tap] + tl.sum(sent * entries, 0),)
+        sums = added
+        bias_sum += tl.sum(sent, 0)
+        if HELD:
+            for shift in tl.static_range(1, TAPS):
+                sent, reads = _returned(
+                    shift, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
+                    TAPS, WIDTH, SILU, HELD,
+                )  # fmt: skip
+                dentry += tl.where(reads[:, None], sent * filters[TAPS - 1 - shift][None, :], 0.0)
+        else:
+            for shift in range(1, TAPS):
+                sent, reads = _returned(
+                    shift, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
+                    TAPS, WIDTH, SILU, HELD,
+                )  # fmt: skip
+                weights = _filter(TAPS - 1 - shift, weight, weight_strides, column, WIDTH)
+                dentry += tl.where(reads[:, None], sent * weights[None, :], 0.0)
+        if grad_after is not None:
+            last = inside & (position >= length - (TAPS - 1))
+            if kinship is not None:
+                end = position * 0 + (length - 1)
+                last = last & ((_kin(kins, end, last) >> tl.maximum(end - position, 0)) & 1 != 0)
+            afters = (grad_after, offset(group, sizes, grad_after_strides, LEVELS, 2), grad_after_strides)
+            behind = _address(afters, position - (length - (TAPS - 1)), column)
+            dentry += tl.load(behind, mask=last[:, None] & channels[None, :], other=0.0).to(tl.float32)
+
+        dxs = (dx, offset(group, sizes, dx_strides, LEVELS, 2), dx_strides)
+        mask = (inside & (position >= 0))[:, None] & channels[None, :]
+        tl.store(_address(dxs, position, column), dentry.to(dx.dtype.element_ty), mask=mask)
+        if dstate is not None:
+            dstates = (dstate, offset(group, sizes, dstate_strides, LEVELS, 2), dstate_strides)
+            mask = (inside & (position < 0))[:, None] & channels[None, :]
+            ahead = _address(dstates, position + (TAPS - 1), column)
+            tl.store(ahead, dentry.to(dstate.dtype.element_ty), mask=mask)
+
+    mine = partial + block.to(tl.int64) * ((TAPS + 1) * WIDTH) + column
+    for tap in tl.static_range(TAPS):
+        tl.store(mine + tap * WIDTH, sums[tap], mask=channels)
+    tl.store(mine + TAPS * WIDTH, bias_sum, mask=channels)
+
+
+class _Call(NamedTuple):
+    """Blocks of rows (each of all channels), the configuration, and what the kernel gets beside tensors."""
+
+    blocks: int
+    config: Config
+    arguments: dict[str, Any]
+
+
+def _prepare(
+    tensors: dict[str, Tensor | None], axis: int, silu: bool, capability: tuple[int, int], *, backward: bool
+) -> _Call:
+    """Turn shapes and strides into arguments; nothing is copied. `tensors` has the arrays along the axis."""
+    x, weight = tensors["x"], tensors["weight"]
+    assert x is not None
+    assert weight is not None
+    length, width, taps = x.shape[axis], x.shape[-1], weight.shape[1]
+    along = {name: y for name, y in tensors.items() if name not in ("weight", "bias")}
+    kinship = along["kinship"]
+    if kinship is not None:
+        along["kinship"] = kinship.expand(x.shape[:-1]).unsqueeze(-1)
+    present = {name: y for name, y in along.items() if y is not None}
+    places = [place for place in range(x.ndim - 1) if place != axis]
+    levels = _triton.levels(list(present.values()), places)
+    arguments: dict[str, Any] = {}
+    for name in along:
+        arguments[f"{name}_strides"] = (0,) * (2 + len(levels))
+    for index, (name, y) in enumerate(present.items()):
+        strides = (y.stride(axis), y.stride(-1), *(steps[index] for _, steps in levels))
+        arguments[f"{name}_strides"] = strides
+
+    if backward:
+        before = taps - 1 if along["state"] is not None else 0
+    else:
+        before = max(0, taps - 1 - length) if along["after"] is not None else 0
+    span, groups = length + before, x.numel() // (length * width)
+    rows = groups * span
+    if rows >= 2**31 - 2**16:
+        raise ValueError(f"rung='kernels' takes fewer than 2^31 entries of all sequences; got {rows}.")
+    aligned = all(
+        _triton.aligned(y, axis) for y in present.values() if y.ndim == x.ndim and y.dtype == x.dtype
+    )
+    config = pick_config(capability, width, taps, aligned=aligned, backward=backward)
+    # More blocks a program are fewer sums to add up, but a chip wants a thousand programs.
+    tiles, enough = triton.cdiv(rows, config.rows), 1 if capability == (0, 0) else 1024
+    steps = max(1, min(config.steps if backward else 1, tiles * triton.cdiv(width, config.columns) // enough))
+    arguments |= {
+        "sizes": (1, *(size for size, _ in levels[1:])),
+        "weight_strides": weight.stride(), "bias_stride": 0, "rows": rows, "span": span, "before": before,
+        "length": length, "steps": steps, "LEVELS": len(levels), "TAPS": taps, "WIDTH": width, "SILU": silu,
+        "ROWS": config.rows, "COLUMNS": config.columns,
+    }  # fmt: skip
+    bias = tensors["bias"]
+    if bias is not None:
+        arguments["bias_stride"] = bias.stride(0)
+    return _Call(triton.cdiv(tiles, steps), config, arguments)
+
+
+def _launch(kernel: Any, call: _Call, tensors: dict[str, Tensor | None]) -> None:
+    x = tensors["x"]
+    assert x is not None
+    programs = call.blocks * triton.cdiv(x.shape[-1], call.config.columns)
+    _triton.launch(
+        "short_conv", kernel, programs, call.arguments | tensors, device=x.device, warps=call.config.warps
+    )
+
+
+def _kinship(documents: Tensor | None, taps: int, axis: int) -> Tensor | None:
+    """Bit j of each entry: whether the one j before is of its document; before the first are the first's."""
+    if documents is None:
+        return None
+    bits = torch.ones(documents.shape, dtype=torch.uint8, device=documents.device)
+    places = torch.arange(documents.shape[axis], device=documents.device)
+    for distance in range(1, taps):
+        before = documents.index_select(axis, (places - distance).clamp(min=0))
+        bits |= (before == documents).to(torch.uint8) << distance
+    return bits
+
+
+def _empty_results(x: Tensor, taps: int, axis: int, keep: bool) -> tuple[Tensor, Tensor]:
+    shape = list(x.shape) if keep else [0]
+    if keep:
+        shape[axis] = taps - 1
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return y, torch.empty(shape, dtype=x.dtype, device=x.device)
+
+
+@torch.library.custom_op("t2lib::short_conv", mutates_args=(), device_types=DEVICES)
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, documents: Tensor | None,
+    axis: int, silu: bool, keep: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The result and, if `keep`, the state behind it."""
+    y, after = _empty_results(x, weight.shape[1], axis, keep)
+    kinship = _kinship(documents, weight.shape[1], axis)
+    tensors: dict[str, Tensor | None] = {
+        "x": x, "weight": weight, "bias": bias, "state": state, "kinship": kinship, "y": y,
+        "after": after if keep else None,
+    }  # fmt: skip
+    if x.numel():
+        _launch(forward, _prepare(tensors, axis, silu, _triton.capability(x), backward=False), tensors)
+    return y, after
+
+
+@torch.library.custom_op("t2lib::short_conv_backward", mutates_args=(), device_types=DEVICES)
+def _backward(
+    grad: Tensor, grad_after: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None,
+    documents: Tensor | None, axis: int, silu: bool, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, weight, bias and state; for a bias or state that is not there, something empty."""
+    kinship = _kinship(documents, weight.shape[1], axis)
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    dstate = torch.empty([0] if state is None else state.shape, dtype=x.dtype, device=x.device)
+    tensors: dict[str, Tensor | None] = {
+        "x": x, "weight": weight, "bias": bias, "state": state, "kinship": kinship, "grad": grad,
+        "grad_after": grad_after if keep else None, "dx": dx, "dstate": None if state is None else dstate,
+    }  # fmt: skip
+    width, taps = weight.shape
+    blocks = 0
+    if x.numel():
+        call = _prepare(tensors, axis, silu, _triton.capability(x), backward=True)
+        blocks = call.blocks
+    partial = torch.empty((blocks, taps + 1, width), dtype=torch.float32, device=x.device)
+    if x.numel():
+        _launch(backward, call, tensors | {"partial": partial})
+    sums = partial.sum(0)
+    dweight = sums[:taps].t().to(weight.dtype).contiguous()
+    dbias = (sums[taps] if bias is not None else sums.new_empty(0)).to(weight.dtype, copy=True)
+    return dx, dweight, dbias, dstate
+
+
+@_forward.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Any, state: Any, documents: Any, axis: int, silu: bool, keep: bool
+) -> tuple[Tensor, Tensor]:
+    return _empty_results(x, weight.shape[1], axis, keep)
+
+
+@_backward.register_fake
+def _(
+    grad: Tensor, grad_after: Tensor, x: Tensor, weight: Tensor, bias: Any, state: Any, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def empty(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=x.dtype, device=x.device)
+
+    none = bias is None
+    return (
+        empty(*x.shape), empty(*weight.shape), empty(0) if none else empty(weight.shape[0]),
+        empty(0) if state is None else empty(*state.shape),
+    )  # fmt: skip
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, state, documents, *ctx.rest = inputs
+    ctx.save_for_backward(x, weight, bias, state, documents)
+
+
+def _differentiate(ctx: Any, grad: Tensor, grad_after: Tensor) -> tuple[Any, ...]:
+    x, weight, bias, state, documents = ctx.saved_tensors
+    dx, dweight, dbias, dstate = _backward(grad, grad_after, x, weight, bias, state, documents, *ctx.rest)
+    return dx, dweight, None if bias is None else dbias, None if state is None else dstate, *[None] * 4
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def refuses(x: Tensor) -> str | None:
+    """Why the kernels do not take a tensor like x, as the end of a sentence; None if they do."""
+    return _triton.refuses(x, "x")
+
+
+def short_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    axis: int,
+    silu: bool,
+    documents: Tensor | None,
+    state: Tensor | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The same as in `loops`, one kernel forward, one backward; arguments as the contract passes them.
+
+    float32, float16, and bfloat16 from compute capability 8.0; sums and SiLU in float32. Differentiable once:
+    the backward pass has no derivative of its own.
+
+    Bytes: forward reads x and writes y, 2 d elements an entry; backward reads x and the gradient of y and
+    writes that of x, 3 d elements an entry; the taps and the state are small beside them. Exact counts are
+    those of `cost.kernel_bytes`, which tests compare with what the kernels touch.
+    """
+    _triton.check("short_conv", refuses(x))
+    y, after = _forward(x, weight, bias, state, documents, axis, silu, keep)
+    return y, after if keep else None
