@@ -6,6 +6,7 @@ Products of views: what is kept for the backward pass is the entries once, whate
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -32,8 +33,11 @@ def convolved(
     taps, length = weight.shape[1], x.shape[axis]
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     x = x.movedim(axis, -2)
-    before = x.new_zeros((*x.shape[:-2], taps - 1, x.shape[-1])) if state is None else state.movedim(axis, -2)
-    entries = torch.cat([before, x], -2)
+    # Padding rather than joining with zeros: a compiler then reads x itself and writes no padded copy.
+    if state is None:
+        entries = F.pad(x, (0, 0, taps - 1, 0))
+    else:
+        entries = torch.cat([state.movedim(axis, -2), x], -2)
     labels = None
     if documents is not None:
         labels = documents.movedim(axis, -1)
@@ -49,7 +53,7 @@ def convolved(
             seen = torch.where(same[..., None], seen, 0.0)
         y = seen * filters[:, tap] if y is None else torch.addcmul(y, seen, filters[:, tap])
     assert y is not None
-    y = torch.nn.functional.silu(y) if silu else y
+    y = F.silu(y) if silu else y
     result = y.to(x.dtype).movedim(-2, axis)
     if not keep:
         return result, None
