@@ -240,7 +240,3 @@ def test_bad_input():
     assert "compressor must be one of 'cc', 'cc_paper', 'tc'" in sentence(compressor="dc")
     assert "value_head must be one of" in sentence(value_head="tanh")
     assert "guard must be one of 'eager', 'kernel'" in sentence(guard="none")
-    stream = build("deep_delta", width=8, blocks=2)
-    state = stream.start(torch.zeros(1, 2, 8))
-    with pytest.raises(ValueError, match="normed must be the normalised read of sublayer 0; got None"):
-        stream.write(state, 0, torch.zeros(1, 2, 8))
