@@ -34,10 +34,8 @@ def convolved(
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     x = x.movedim(axis, -2)
     # Padding rather than joining with zeros: a compiler then reads x itself and writes no padded copy.
-    if state is None:
-        entries = F.pad(x, (0, 0, taps - 1, 0))
-    else:
-        entries = torch.cat([state.movedim(axis, -2), x], -2)
+    before = None if state is None else state.movedim(axis, -2)
+    entries = F.pad(x, (0, 0, taps - 1, 0)) if before is None else torch.cat([before, x], -2)
     labels = None
     if documents is not None:
         labels = documents.movedim(axis, -1)
