@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from t2lib.ops._contract import check_choice, check_integer
 
-__all__ = ["chunk_pairs", "forward_bytes", "forward_flops", "pairs", "re_read_factor", "tri"]
+__all__ = [
+    "chunk_pairs",
+    "forward_bytes",
+    "forward_flops",
+    "kernel_bytes",
+    "pairs",
+    "re_read_factor",
+    "tri",
+]
 
 
 def tri(n: int, k: int) -> int:
@@ -93,6 +101,42 @@ def forward_bytes(
     )
     elements = sequences * (n_q + loads / group) * (width + value_width)
     return int(elements * check_integer("itemsize", itemsize, 1))
+
+
+def kernel_bytes(
+    n_q: int,
+    window: int,
+    width: int,
+    *,
+    itemsize: int,
+    value_width: int | None = None,
+    sequences: int = 1,
+    group: int = 1,
+    query_start: int = 0,
+    window_type: str = "strict",
+    lookback: int = 1,
+    labels: int = 0,
+) -> tuple[int, int]:
+    """Bytes that the kernels touch, forward and backward; what a launch reads again counts once.
+
+    Forward q and the result, the keys and values that a query sees, and a float32 a row, its log-sum. The
+    backward pass is two launches: for dq it reads q, the result, its gradient, keys, values and log-sums, and
+    writes dq and a float32 a row; for dk and dv it reads all of these but the result, and writes both.
+    `labels` bytes of documents and padding are read by each.
+    """
+    n_q, window = check_integer("n_q", n_q, 1), check_integer("window", window, 1)
+    check_choice("window_type", window_type, ("strict", "chunk"))
+    value_width = width if value_width is None else check_integer("value_width", value_width, 1)
+    sequences, group = check_integer("sequences", sequences, 1), check_integer("group", group, 1)
+    start = check_integer("query_start", query_start, 0)
+    first = start - window + 1 if window_type == "strict" else (start // window - lookback) * window
+    rows, key_rows = n_q * sequences, (start + n_q) * (sequences // group)
+    seen_rows = (start + n_q - max(0, first)) * (sequences // group)
+    both = (width + value_width) * itemsize
+    forward = rows * (both + 4) + seen_rows * both
+    dq = rows * (2 * width + 2 * value_width) * itemsize + rows * 8 + seen_rows * both
+    dkv = rows * (both + 8) + 2 * key_rows * both
+    return forward + labels, dq + dkv + 2 * labels
 
 
 def re_read_factor(window: int, block: int) -> float:

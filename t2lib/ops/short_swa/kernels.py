@@ -46,8 +46,9 @@ class Config(NamedTuple):
 
 
 def pick_config(
-    capability: tuple[int, int], dtype: torch.dtype, width: int, *, few: bool, aligned: bool
-) -> Config:
+    capability: tuple[int, int], dtype: torch.dtype, width: int,
+    *, few: bool, aligned: bool, backward: bool = False,
+) -> Config:  # fmt: skip
     """The configuration for a head width padded to a power of two.
 
     `few` queries take the shift form; `aligned` says that vectors can be loaded from the start of each row.
@@ -377,7 +378,7 @@ def forward(
 @triton.jit(do_not_specialize=LENGTHS)
 def backward_q(
     q, k, v, out, grad, lse, deltas, dq, documents, valid,
-    q_strides, k_strides, v_strides, out_strides, dq_strides, document_strides, valid_strides,
+    q_strides, k_strides, v_strides, out_strides, grad_strides, dq_strides, document_strides, valid_strides,
     sizes, key_sizes, groups, share, n_q, n_k, query_start, window, lookback, reach, scale,
     LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
@@ -395,7 +396,7 @@ def backward_q(
     keys = (k, offset(group // share, key_sizes, k_strides, LEVELS, 2), k_strides)
     values = (v, offset(group // share, key_sizes, v_strides, LEVELS, 2), v_strides)
     outs = (out, offset(group, sizes, out_strides, LEVELS, 2), out_strides)
-    grads = (grad, offset(group, sizes, out_strides, LEVELS, 2), out_strides)
+    grads = (grad, offset(group, sizes, grad_strides, LEVELS, 2), grad_strides)
     dqs = (dq, offset(group, sizes, dq_strides, LEVELS, 2), dq_strides)
     number = group.to(tl.int64) * n_q + row
     q_rows = _load(queries, row, inside, WIDTH, PADDED)
@@ -424,7 +425,7 @@ def backward_q(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def backward_kv(
-    q, k, v, grad, lse, deltas, dk, dv, documents, valid, q_strides, k_strides, v_strides, out_strides,
+    q, k, v, grad, lse, deltas, dk, dv, documents, valid, q_strides, k_strides, v_strides, grad_strides,
     dk_strides, dv_strides, document_strides, valid_strides, sizes, key_sizes,
     groups, share, n_q, n_k, query_start, window, lookback, reach, scale,
     LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
@@ -438,7 +439,7 @@ def backward_kv(
     v_offset = offset(key_group, key_sizes, v_strides, LEVELS, 2)
     k_rows = _load((k, k_offset, k_strides), row, inside, WIDTH, PADDED)
     v_rows = _load((v, v_offset, v_strides), row, inside, VALUE_WIDTH, VALUE_PADDED)
-    sources = (q, q_strides, grad, out_strides, lse, deltas)
+    sources = (q, q_strides, grad, grad_strides, lse, deltas)
     labels = (documents, document_strides, valid, valid_strides)
     span = (n_q, query_start)
     facts = (n_k, window, lookback, reach)
@@ -514,7 +515,9 @@ def _prepare(
     }  # fmt: skip
     padded = max(arguments["PADDED"], arguments["VALUE_PADDED"])
     few, aligned = n_q < FEW or reach <= SHORT, all(_triton.aligned(x, axis) for x in tensors.values())
-    config = pick_config(_triton.capability(q), q.dtype, padded, few=few, aligned=aligned)
+    config = pick_config(
+        _triton.capability(q), q.dtype, padded, few=few, aligned=aligned, backward="dq" in tensors
+    )
     arguments |= {"TILE": config.tile, "ROWS": config.rows, "COLUMNS": config.columns}
     return _Call(groups, config, arguments)
 
@@ -561,9 +564,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv."""
     dq, dk, dv = _empty_gradients(q, k, v)
-    # An upstream gradient comes in any layout (stride 0 after a sum); the kernels read it in that of `out`.
-    saved = {"q": q, "k": k, "v": v, "out": out, "grad": grad.contiguous()}
-    tensors = saved | {"dq": dq, "dk": dk, "dv": dv}
+    tensors = {"q": q, "k": k, "v": v, "out": out, "grad": grad, "dq": dq, "dk": dk, "dv": dv}
     call = _prepare(tensors, documents, valid, axis, head_axis, window, chunk, lookback, query_start, scale)
     if call.groups:
         tensors |= {"lse": lse, "deltas": torch.empty_like(lse)}
@@ -597,6 +598,8 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 def refuses(q: Tensor) -> str | None:
     """Why the kernels do not take a tensor like q, as the end of a sentence; None if they do."""
     reason = _triton.refuses(q)
+    if reason is None and q.numel() // max(1, q.shape[-1]) >= 2**31:
+        return f"it takes fewer than 2^31 rows of q, got shape {tuple(q.shape)}, takes rung='eager'"
     if reason is None and q.shape[-1] > WIDEST:
         return f"it takes a width of q and k of at most {WIDEST}, got {q.shape[-1]}, takes rung='eager'"
     return reason

@@ -1,0 +1,30 @@
+"""The kernels of short_conv, compiled for five chips with the configuration that the table picks for each."""
+
+from __future__ import annotations
+
+import pytest
+
+from t2lib.ops._build import SHARED_LIMIT, faults
+from t2lib.ops._cases_short_conv import builds
+from t2lib.ops.short_conv import kernels
+
+
+@pytest.mark.parametrize("arch", SHARED_LIMIT)
+def test_no_spill_and_no_waste_of_loads(arch: int) -> None:
+    for case in builds(arch):
+        built = case.build()
+        assert not faults(case, built)
+        if case.aligned:
+            # Eight numbers of half precision at once, or four of single, wherever a thread holds as many.
+            assert "LDG.E.128" in built.code or "LDG.E.64" in built.code, case
+
+
+def test_no_length_makes_a_variant() -> None:
+    for kernel in (kernels.forward, kernels.backward):
+        assert {one.name for one in kernel.params if one.do_not_specialize} == set(kernels.LENGTHS)
+
+
+def test_a_block_too_large_would_be_seen() -> None:
+    case = next(case for case in builds(75) if case.kernel is kernels.backward)
+    too_large = case._replace(arguments=case.arguments | {"ROWS": 64})
+    assert "bytes spilled" in faults(too_large, too_large.build())[0]
