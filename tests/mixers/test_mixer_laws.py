@@ -179,8 +179,8 @@ def test_canon_starts_as_its_author_insists():
     torch.manual_seed(0)
     taps = build("canon", DecoderConfig(width=768, heads=12, hidden=2048).site(0)).taps["D"].weight
     assert taps.abs().max() <= 0.5
-    assert float(taps.std()) == pytest.approx(0.289, abs=0.005)
-    assert float(taps[:, -1].std()) == pytest.approx(0.289, abs=0.01)
+    assert taps.std().item() == pytest.approx(0.289, abs=0.005)
+    assert taps[:, -1].std().item() == pytest.approx(0.289, abs=0.01)
 
 
 @pytest.mark.parametrize("variant", ["canon ABCD", "short_swa"])
