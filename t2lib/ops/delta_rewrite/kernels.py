@@ -28,13 +28,17 @@ from t2lib.ops.delta_rewrite import Rule, Tape
 from t2lib.ops.delta_rewrite.eager import rewritten
 
 MOST_CHANNELS = 8
-# A state of more numbers than this does not stay in registers.
-HELD_NUMBERS = 12288
+# A state of more numbers than this does not stay in registers: with known steps, and with others.
+HELD_NUMBERS = (16384, 12288)
 # Tokens whose share of a compressor's gradient one program sums; their sums are added up afterwards.
 CHUNK = 64
 # The last axes of every tensor that are its own; those before them are the leading axes of the state.
 OWN = {"X": 2, "k": 1, "v": 1, "beta": 0, "d_after": 2, "d_reading": 1, "d_correction": 1, "d_read": 1}
 LENGTHS = ["tokens"]
+# How a state may be dense; SPREAD is any other layout.
+SPREAD = tl.constexpr(0)
+CHANNELS_INNERMOST = tl.constexpr(1)
+ROWS_INNERMOST = tl.constexpr(2)
 
 
 class Config(NamedTuple):
@@ -45,14 +49,14 @@ class Config(NamedTuple):
     warps: int
 
 
-def pick_config(capability: tuple[int, int], d: int, d_v: int) -> Config:
+def pick_config(capability: tuple[int, int], d: int, d_v: int, *, dense: bool) -> Config:
     """The configuration for a state (d, d_v).
 
     The same for all chips, since no kernel here has a dot: a lane holds up to 32 numbers of the state, and a
-    block gives it 8 of them. A number of rows that is no power
-    of two costs no more than its last block. Each entry compiles (Triton 3.7) without a spill
-    (tests/kernels/build); none is tuned for speed. Capability (0, 0) is the interpreter, where few large
-    blocks are fastest.
+    block gives it 8 of them; the addresses of a state that is not `dense` take more registers. A number of
+    rows that is no power of two costs no more than its last block. Each entry compiles (Triton 3.7) without a
+    spill (tests/kernels/build); none is tuned for speed. Capability (0, 0) is the interpreter, where few
+    large blocks are fastest.
     """
     channels = triton.next_power_of_2(d_v)
     numbers = d * channels
@@ -60,23 +64,36 @@ def pick_config(capability: tuple[int, int], d: int, d_v: int) -> Config:
         return Config(min(512, triton.next_power_of_2(d)), True, 1)
     warps = min(16, triton.next_power_of_2(triton.cdiv(numbers, 1024)))
     rows = min(256 * warps // channels, triton.next_power_of_2(d))
-    return Config(rows, numbers <= HELD_NUMBERS, warps)
+    return Config(rows, numbers <= HELD_NUMBERS[0 if dense else 1], warps)
+
+
+@triton.jit
+def _places(pointer, steps, row, D: tl.constexpr, D_V: tl.constexpr, CHANNELS: tl.constexpr):
+    """Where rows of a state are as [ROWS, CHANNELS], and which of these exist.
+
+    Steps are (how it is dense, the steps of rows and of channels). The addresses of a dense state differ by
+    constants of 32 bits: that takes half the registers of a kernel.
+    """
+    channel = tl.arange(0, CHANNELS)
+    if steps[0] == CHANNELS_INNERMOST:
+        where = pointer + (row * D_V)[:, None] + channel[None, :]
+    elif steps[0] == ROWS_INNERMOST:
+        where = pointer + row[:, None] + (channel * D)[None, :]
+    else:
+        where = pointer + (row.to(tl.int64) * steps[1])[:, None] + (channel.to(tl.int64) * steps[2])[None, :]
+    return where, (row < D)[:, None] & (channel < D_V)[None, :]
 
 
 @triton.jit
 def _block(pointer, steps, row, D: tl.constexpr, D_V: tl.constexpr, CHANNELS: tl.constexpr):
-    """Rows of a state as [ROWS, CHANNELS], in its own dtype: half precision is narrower to hold."""
-    channel = tl.arange(0, CHANNELS)
-    where = pointer + (row.to(tl.int64) * steps[0])[:, None] + (channel.to(tl.int64) * steps[1])[None, :]
-    wanted = (row < D)[:, None] & (channel < D_V)[None, :]
+    """Rows of a state in its own dtype: half precision is narrower to hold."""
+    where, wanted = _places(pointer, steps, row, D, D_V, CHANNELS)
     return tl.load(where, mask=wanted, other=0.0)
 
 
 @triton.jit
 def _store_block(pointer, steps, row, x, D: tl.constexpr, D_V: tl.constexpr):
-    channel = tl.arange(0, x.shape[1])
-    where = pointer + (row.to(tl.int64) * steps[0])[:, None] + (channel.to(tl.int64) * steps[1])[None, :]
-    wanted = (row < D)[:, None] & (channel < D_V)[None, :]
+    where, wanted = _places(pointer, steps, row, D, D_V, x.shape[1])
     tl.store(where, x.to(pointer.dtype.element_ty), mask=wanted)
 
 
@@ -164,7 +181,8 @@ def _rewrite(
 @triton.jit
 def forward(
     X, k, v, beta, compress, after, reading, correction, read,
-    X_strides, k_strides, v_strides, beta_strides, compress_strides, after_strides, sizes, floor,
+    X_strides, k_strides, v_strides, beta_strides, compress_strides, sizes, floor,
+    X_DENSE: tl.constexpr, COMPRESS_DENSE: tl.constexpr, RESULT_DENSE: tl.constexpr,
     LEVELS: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
     HELD: tl.constexpr, NORMED: tl.constexpr, ERASE: tl.constexpr,
 ):  # fmt: skip
@@ -174,10 +192,12 @@ def forward(
     k += offset(token, sizes, k_strides, LEVELS, 1)
     gate = tl.load(beta + offset(token, sizes, beta_strides, LEVELS)).to(tl.float32)
     target = _small(v + offset(token, sizes, v_strides, LEVELS, 1), v_strides[0], D_V, CHANNELS)
+    X_steps = (X_DENSE, X_strides[0], X_strides[1])
+    compress_steps = (COMPRESS_DENSE, compress_strides[0], compress_strides[1])
     after += token * (D * D_V)
     if read is not None:
         read += token * D
-    view = (X_strides, compress_strides, None, 0)
+    view = (X_steps, compress_steps, None, 0)
     found, length, blocks, directions = _summed(
         X, compress, view, k, k_strides[0], floor,
         D, D_V, CHANNELS, ROWS, HELD, NORMED, ERASE or reading is not None,
@@ -193,15 +213,15 @@ def forward(
             row = part * ROWS + tl.arange(0, ROWS)
             _rewrite(
                 blocks[part], directions[part], length, written, row,
-                compress, compress_strides, after, after_strides, read, D, D_V, CHANNELS,
+                compress, compress_steps, after, (RESULT_DENSE, 0, 0), read, D, D_V, CHANNELS,
             )  # fmt: skip
     else:
         for begin in range(0, D, ROWS):
             row = begin + tl.arange(0, ROWS)
-            x = _block(X, X_strides, row, D, D_V, CHANNELS)
+            x = _block(X, X_steps, row, D, D_V, CHANNELS)
             _rewrite(
                 x, _rows(k, k_strides[0], row, D), length, written, row,
-                compress, compress_strides, after, after_strides, read, D, D_V, CHANNELS,
+                compress, compress_steps, after, (RESULT_DENSE, 0, 0), read, D, D_V, CHANNELS,
             )  # fmt: skip
 
 
@@ -229,7 +249,9 @@ def backward(
     X, k, v, beta, compress, reading, correction, d_after, d_reading, d_correction, d_read,
     dX, dk, dv, dbeta, lengths,
     X_strides, k_strides, v_strides, beta_strides, compress_strides,
-    d_after_strides, d_reading_strides, d_correction_strides, d_read_strides, dX_strides, sizes, floor,
+    d_after_strides, d_reading_strides, d_correction_strides, d_read_strides, sizes, floor,
+    X_DENSE: tl.constexpr, d_after_DENSE: tl.constexpr, COMPRESS_DENSE: tl.constexpr,
+    RESULT_DENSE: tl.constexpr,
     LEVELS: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
     HELD: tl.constexpr, NORMED: tl.constexpr, ERASE: tl.constexpr,
 ):  # fmt: skip
@@ -247,7 +269,10 @@ def backward(
         d_after += offset(token, sizes, d_after_strides, LEVELS, 2)
     if d_read is not None:
         d_read += offset(token, sizes, d_read_strides, LEVELS, 1)
-    view = (d_after_strides, compress_strides, d_read, d_read_strides[0])
+    X_steps = (X_DENSE, X_strides[0], X_strides[1])
+    d_after_steps = (d_after_DENSE, d_after_strides[0], d_after_strides[1])
+    compress_steps = (COMPRESS_DENSE, compress_strides[0], compress_strides[1])
+    view = (d_after_steps, compress_steps, d_read, d_read_strides[0])
     found, length, blocks, directions = _summed(
         d_after, compress, view, k, k_strides[0], floor, D, D_V, CHANNELS, ROWS, HELD, NORMED, True
     )
@@ -279,7 +304,7 @@ def backward(
             row = part * ROWS + tl.arange(0, ROWS)
             _send_back(
                 blocks[part], directions[part], length, written, asked, along, row,
-                X, X_strides, dX, dX_strides, dk, D, D_V, CHANNELS, NORMED,
+                X, X_steps, dX, (RESULT_DENSE, 0, 0), dk, D, D_V, CHANNELS, NORMED,
             )  # fmt: skip
     else:
         for begin in range(0, D, ROWS):
@@ -287,13 +312,14 @@ def backward(
             g = _arriving(d_after, compress, view, row, D, D_V, CHANNELS)
             _send_back(
                 g, _rows(k, k_strides[0], row, D), length, written, asked, along, row,
-                X, X_strides, dX, dX_strides, dk, D, D_V, CHANNELS, NORMED,
+                X, X_steps, dX, (RESULT_DENSE, 0, 0), dk, D, D_V, CHANNELS, NORMED,
             )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def backward_compress(
     X, k, correction, d_read, lengths, parts, X_strides, k_strides, d_read_strides, sizes, tokens,
+    X_DENSE: tl.constexpr,
     LEVELS: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -303,10 +329,11 @@ def backward_compress(
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     chunk = tl.program_id(1).to(tl.int64)
+    X_steps = (X_DENSE, X_strides[0], X_strides[1])
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     for step in range(tl.minimum(CHUNK, tokens - chunk * CHUNK)):
         token = chunk * CHUNK + step
-        x = _block(X + offset(token, sizes, X_strides, LEVELS, 2), X_strides, row, D, D_V, CHANNELS)
+        x = _block(X + offset(token, sizes, X_strides, LEVELS, 2), X_steps, row, D, D_V, CHANNELS)
         unit = _rows(k + offset(token, sizes, k_strides, LEVELS, 1), k_strides[0], row, D)
         unit = unit.to(tl.float32) / tl.load(lengths + token)
         written = _small(correction + token * D_V, 1, D_V, CHANNELS)
@@ -314,7 +341,18 @@ def backward_compress(
         new = (x.to(tl.float32) + unit[:, None] * written[None, :]).to(X.dtype.element_ty)
         upstream = d_read + offset(token, sizes, d_read_strides, LEVELS, 1)
         total += _rows(upstream, d_read_strides[0], row, D).to(tl.float32)[:, None] * new.to(tl.float32)
-    _store_block(parts + chunk * (D * D_V), (D_V, 1), row, total, D, D_V)
+    _store_block(parts + chunk * (D * D_V), (CHANNELS_INNERMOST, 0, 0), row, total, D, D_V)
+
+
+def _dense(x: Tensor | None) -> int:
+    """How the two last axes of a state are dense."""
+    found = SPREAD
+    if x is not None and math.prod(x.shape[-2:]) < 2**31:
+        if x.stride()[-2:] == (x.shape[-1], 1):
+            found = CHANNELS_INNERMOST
+        elif x.stride()[-2:] == (1, x.shape[-2]):
+            found = ROWS_INNERMOST
+    return int(found.value)
 
 
 def _arguments(
@@ -339,13 +377,16 @@ def _arguments(
             place = 1 + list(given).index(name)
             strides = (*given[name].stride()[len(leading) :], *(steps[place] for _, steps in levels))
         found[f"{name}_strides"] = strides
-    config = pick_config(_triton.capability(k), d, d_v)
+    dense = {name: _dense(given[name]) for name in ("X", "d_after") if name in given}
+    config = pick_config(_triton.capability(k), d, d_v, dense=SPREAD.value not in dense.values())
     return found | {
         # Decoding does not need the outermost size, and it would make variants for nothing.
         "sizes": (1, *(size for size, _ in levels[1:])), "LEVELS": len(levels), "tokens": tokens,
         "compress": compress, "compress_strides": (0, 0) if compress is None else compress.stride(),
         "floor": 0.0 if rule.floor is None else rule.floor, "NORMED": rule.floor is not None,
         "ERASE": rule.erase, "D": d, "D_V": d_v, "CHANNELS": triton.next_power_of_2(d_v),
+        "X_DENSE": dense.get("X", SPREAD.value), "d_after_DENSE": dense.get("d_after", SPREAD.value),
+        "COMPRESS_DENSE": _dense(compress),
         "ROWS": config.rows, "HELD": config.held, "CHUNK": CHUNK,
     }, config  # fmt: skip
 
@@ -407,7 +448,7 @@ def _forward(
     tensors: dict[str, Tensor | None] = {"X": X, "k": k, "v": v, "beta": beta}
     arguments, config = _arguments(tensors, compress, rule, v.shape[-1])
     arguments |= {
-        "after": after, "after_strides": after.stride()[-2:], "correction": correction,
+        "after": after, "RESULT_DENSE": _dense(after), "correction": correction,
         "reading": reading if erase or parts else None, "read": None if compress is None else read,
     }  # fmt: skip
     _launch(forward, arguments, config)
@@ -435,7 +476,7 @@ def _backward(
     names = ("dX", "dk", "dv", "dbeta")
     arguments |= dict(zip(names, found[:4], strict=True)) | {
         "X": X if asked else None, "dX": found[0] if found[0].numel() else None, "lengths": lengths,
-        "dX_strides": found[0].stride()[-2:] if found[0].ndim > 1 else (0, 0),
+        "RESULT_DENSE": _dense(found[0] if found[0].ndim > 1 else None),
         "reading": reading, "correction": correction,
     }  # fmt: skip
     _launch(backward, arguments, config)
@@ -532,8 +573,8 @@ def delta_rewrite(
 
     float32, float16, and bfloat16 from compute capability 8.0; sums in float32. Differentiable once: the
     backward pass has no derivative of its own. d_v up to eight, any d. The state is loaded once and stored
-    once, unless d · d_v exceeds 12288; cost.kernel_bytes says what moves. The result has the layout of X if
-    that has d innermost, and is contiguous otherwise.
+    once, unless d · d_v exceeds 16384, or 12288 if neither axis lies innermost without gaps; cost.kernel_bytes
+    says what moves. The result has the layout of X if that has d innermost, and is contiguous otherwise.
     """
     _triton.check("delta_rewrite", refuses(X))
     if tape is not None:

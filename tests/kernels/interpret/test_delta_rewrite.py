@@ -41,7 +41,7 @@ def test_results_gradients_and_the_bytes_stated(example: Example, dtype: torch.d
 
 
 def force(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
-    monkeypatch.setattr(kernels, "pick_config", lambda capability, d, d_v: config)
+    monkeypatch.setattr(kernels, "pick_config", lambda capability, d, d_v, dense: config)
 
 
 # 37 rows in blocks of 16: two whole ones and a ragged tail.
