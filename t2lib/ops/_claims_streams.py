@@ -11,6 +11,7 @@ import numpy as np
 from t2lib import golden
 from t2lib.golden import replay_streams
 from t2lib.ops import _laws_delta, _laws_streams, _registry
+from t2lib.ops._contract import to_torch
 from t2lib.ops._laws import error, random
 from t2lib.ops.delta_rewrite import Tape, delta_rewrite, rewind
 from t2lib.ops.short_conv import short_conv
@@ -23,6 +24,8 @@ LAWS = {**_laws_streams.LAWS, "delta_rewrite": _laws_delta.LAWS}
 
 # A tolerance, and what measures an error; or why it is not for this rung.
 Check = tuple[float, Callable[[], float] | str]
+# float64 on all rungs but the kernels, which compute in float32.
+SINGLE = 2e-5
 SECONDS = "left out: it would compile for seconds; 'gradients: as eager' compiles one form of each function"
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -39,7 +42,7 @@ def checks(operator: str, rung: str) -> dict[str, Check]:
     for function in (operator, "sinkhorn") if operator == "stream_mix" else (operator,):
         prefix = "law: " if function == operator else f"law of {function}: "
         for name, law in LAWS[function].items():
-            found[prefix + name] = (1e-10, partial(law, partial(FUNCTIONS[function], rung=rung)))
+            found[prefix + name] = (1e-10, partial(law, _at(rung, FUNCTIONS[function])))
     for name in replay_streams.names(operator):
         tolerance = 2e-6 if name.endswith("fp32") else 1e-10
         found[f"golden: {name}"] = (tolerance, partial(_golden, rung, name))
@@ -60,12 +63,43 @@ def checks(operator: str, rung: str) -> dict[str, Check]:
     if operator == "delta_rewrite":
         same = "the tape is that of eager" if rung == "compiled" else differences
         found["gradients: from a tape"] = (1e-12, _tape if rung == "eager" else same)
+    if rung == "kernels":
+        found = {name: (SINGLE, measure) for name, (_, measure) in found.items()}
     return found
+
+
+def _at(rung: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator with its rung chosen; the kernels get float64 in float32, on their device."""
+    return partial(_in_single, function) if rung == "kernels" else partial(function, rung=rung)
+
+
+def _in_single(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    given = [*arrays, *options.values()]
+    numpy = any(isinstance(x, np.ndarray) for x in given)
+
+    def narrow(x: Any) -> Any:
+        x = to_torch(x) if isinstance(x, np.ndarray) else x
+        if not isinstance(x, torch.Tensor):
+            return x
+        return (x.float() if x.dtype == torch.float64 else x).to(device)
+
+    def widen(x: Any) -> Any:
+        x = x.cpu().double()
+        return x.detach().numpy() if numpy else x
+
+    narrowed = {name: narrow(x) for name, x in options.items()}
+    result = function(*(narrow(x) for x in arrays), rung="kernels", **narrowed)
+    return tuple(map(widen, result)) if isinstance(result, tuple) else widen(result)
 
 
 def _golden(rung: str, name: str) -> float:
     """Everything recorded, and on the rungs of torch every gradient, relative to the largest entry."""
     arrays, operators = golden.load(name), replay_streams.Operators(rung)
+    for function in FUNCTIONS:
+        setattr(operators, function, _at(rung, FUNCTIONS[function]))
     if rung in _registry.NUMPY_RUNGS:
         found = replay_streams.replay(name, arrays, operators)
         return max(_relative(x, arrays[key]) for key, x in found.items())
@@ -94,17 +128,17 @@ def _inputs(operator: str, length: int = 5) -> tuple[Callable[..., Any], list[An
     shapes: tuple[tuple[int, ...], ...]
     if operator == "delta_rewrite":
         shapes = ((length, 2, 6, 3), (length, 2, 6), (length, 2, 3), (length, 2))
-        return partial(delta_rewrite, return_parts=True), _drawn(shapes)
+        return lambda *arrays, rung: _at(rung, delta_rewrite)(*arrays, return_parts=True), _drawn(shapes)
     if operator == "short_conv":
         shapes = ((2, length, 3), (3, 4), (3,), (2, 3, 3))
-        use = partial(short_conv, axis=1, activation="silu", return_state=True)
-        return lambda x, w, b, s, **rung: use(x, w, b, initial_state=s, **rung), _drawn(shapes)
+        use: dict[str, Any] = {"axis": 1, "activation": "silu", "return_state": True}
+        return lambda x, w, b, s, rung: _at(rung, short_conv)(x, w, b, initial_state=s, **use), _drawn(shapes)
     shapes = ((length, 2, 4, 6), (length, 2, 4, 4), (length, 2, 4), (length, 2, 6), (4,))
 
-    def mixed(X: Any, logits: Any, write: Any, branch: Any, read: Any, **rung: Any) -> Any:
+    def mixed(X: Any, logits: Any, write: Any, branch: Any, read: Any, rung: str) -> Any:
         # One step of mHC; two iterations are enough to show that a gradient is wrong.
-        mix = sinkhorn(logits, iterations=2, **rung)
-        return stream_mix(X, mix=mix, write=write, branch=branch, read=read, **rung)
+        mix = _at(rung, sinkhorn)(logits, iterations=2)
+        return _at(rung, stream_mix)(X, mix=mix, write=write, branch=branch, read=read)
 
     return mixed, _drawn(shapes)
 
@@ -133,7 +167,8 @@ def _layout(operator: str, rung: str, layout: str) -> float:
     for length in (1, 2, 3, 4, 9):
         call, plain = _inputs(operator, length)
         wanted = call(*plain, rung="loops")
-        got = call(*(LAYOUTS[layout](x) for x in plain), rung=rung)
+        narrow = [x.astype(np.float32) for x in plain] if rung == "kernels" else plain
+        got = call(*(LAYOUTS[layout](x) for x in narrow), rung=rung)
         worst = max(worst, *(error(one, other) for one, other in zip(got, wanted, strict=True)))
     return worst
 
@@ -191,7 +226,7 @@ def _rewind(rung: str) -> float:
     worst = 0.0
     for guard in ("eager", "kernel", "none"):
         for erase in (True, False):
-            use: dict[str, Any] = {"guard": guard, "erase": erase, "rung": rung, "return_parts": True}
-            after, _, correction = delta_rewrite(X, k, v, np.ones(X.shape[:2]), **use)
+            use: dict[str, Any] = {"guard": guard, "erase": erase, "return_parts": True}
+            after, _, correction = _at(rung, delta_rewrite)(X, k, v, np.ones(X.shape[:2]), **use)
             worst = max(worst, error(rewind(after, k, correction, guard=guard), X))
     return worst
