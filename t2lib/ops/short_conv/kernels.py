@@ -78,14 +78,16 @@ def _address(view, position, column):
 @triton.jit
 def _entries(xs, states, position, wanted, column, TAPS: tl.constexpr, WIDTH: tl.constexpr):
     """The entries at `position`, those before the first from the state; zero where there is none."""
-    wanted = wanted[:, None] & (column < WIDTH)[None, :]
-    first = (position < 0)[:, None]
-    place = _address(xs, position, column)
+    row = xs[0] + (xs[1] + position.to(tl.int64) * xs[2][0])
+    step = tl.zeros(position.shape, tl.int64) + xs[2][1]
     if states[0] is not None:
-        place = tl.where(first, _address(states, position + (TAPS - 1), column), place)
+        before = states[0] + (states[1] + (position + (TAPS - 1)).to(tl.int64) * states[2][0])
+        row = tl.where(position < 0, before, row)
+        step = tl.where(position < 0, states[2][1], step)
     else:
-        wanted = wanted & (first == 0)
-    return tl.load(place, mask=wanted, other=0.0).to(tl.float32)
+        wanted = wanted & (position >= 0)
+    place = row[:, None] + column.to(tl.int64)[None, :] * step[:, None]
+    return tl.load(place, mask=wanted[:, None] & (column < WIDTH)[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -197,24 +199,17 @@ def _total_of_held(held, shift, kins, reader, reads, filters, constant, TAPS: tl
 
 
 @triton.jit
-def _returned(
-    shift, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
-    TAPS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr, HELD: tl.constexpr,
-):  # fmt: skip
-    """What the reader `shift` entries on sends back to all it sees, and which of the rows it does see."""
-    reader = position + shift
-    reads = inside & (reader >= 0) & (reader < length)
+def _arrives(grads, reader, reads, column, WIDTH: tl.constexpr):
     mask = reads[:, None] & (column < WIDTH)[None, :]
-    sent = tl.load(_address(grads, reader, column), mask=mask, other=0.0).to(tl.float32)
-    if SILU and HELD:
-        sent *= _slope(_total_of_held(held, shift, kins, reader, reads, filters, constant, TAPS))
-    elif SILU:
-        total = _total(xs, states, kins, reader, reads, filters, constant, column, TAPS, WIDTH)
-        sent *= _slope(total)
-    sent = tl.where(mask, sent, 0.0)
+    return tl.load(_address(grads, reader, column), mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _sees(kins, reader, reads, shift):
+    """Which of the readers see the entry so far before."""
     if kins[0] is not None:
         reads = (_kin(kins, reader, reads) >> shift) & 1 != 0
-    return sent, reads
+    return reads[:, None]
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -254,40 +249,54 @@ def backward(
             there = inside & (seen > -TAPS) & (seen < length)
             held = held + (_entries(xs, states, seen, there, column, TAPS, WIDTH),)
 
-        sent, reads = _returned(
-            0, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
-            TAPS, WIDTH, SILU, HELD,
-        )  # fmt: skip
-        dentry = tl.where(reads[:, None], sent * filters[TAPS - 1][None, :], 0.0)
-        added = ()
+        # What a row itself has read, and what that gives to the weights.
+        reads = inside & (position >= 0)
+        own = ()
+        total = tl.zeros([ROWS, COLUMNS], tl.float32) + constant[None, :]
+        if kinship is not None:
+            kin = _kin(kins, position, reads)
         for tap in tl.static_range(TAPS):
             if HELD:
-                entries = held[tap]
+                entries = tl.where(reads[:, None], held[tap], 0.0)
             else:
-                seen = position - (TAPS - 1 - tap)
-                entries = _entries(xs, states, seen, inside & (position >= 0), column, TAPS, WIDTH)
+                entries = _entries(xs, states, position - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
             if kinship is not None:
-                kin = _kin(kins, position, inside & (position >= 0))
                 entries = _only_kin(entries, kin, TAPS - 1 - tap)
-            entries = tl.where((position >= 0)[:, None], entries, 0.0)
-            added = added + (sums[tap] + tl.sum(sent * entries, 0),)
+            own = own + (entries,)
+            total += entries * filters[tap][None, :]
+        sent = _arrives(grads, position, reads, column, WIDTH)
+        if SILU:
+            sent = tl.where(reads[:, None], sent * _slope(total), 0.0)
+        added = ()
+        for tap in tl.static_range(TAPS):
+            added = added + (sums[tap] + tl.sum(sent * own[tap], 0),)
         sums = added
         bias_sum += tl.sum(sent, 0)
+
+        # What all that have read a row, itself and up to K − 1 behind it, send back.
+        dentry = tl.where(reads[:, None], sent * filters[TAPS - 1][None, :], 0.0)
         if HELD:
             for shift in tl.static_range(1, TAPS):
-                sent, reads = _returned(
-                    shift, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
-                    TAPS, WIDTH, SILU, HELD,
-                )  # fmt: skip
-                dentry += tl.where(reads[:, None], sent * filters[TAPS - 1 - shift][None, :], 0.0)
+                reads = inside & (position >= -shift) & (position + shift < length)
+                sent = _arrives(grads, position + shift, reads, column, WIDTH)
+                sent *= _slope(
+                    _total_of_held(held, shift, kins, position + shift, reads, filters, constant, TAPS)
+                )
+                sees = _sees(kins, position + shift, reads, shift)
+                dentry += tl.where(sees, sent * filters[TAPS - 1 - shift][None, :], 0.0)
         else:
             for shift in range(1, TAPS):
-                sent, reads = _returned(
-                    shift, position, inside, length, grads, held, xs, states, kins, filters, constant, column,
-                    TAPS, WIDTH, SILU, HELD,
-                )  # fmt: skip
+                reads = inside & (position >= -shift) & (position + shift < length)
+                sent = _arrives(grads, position + shift, reads, column, WIDTH)
+                if SILU:
+                    sent *= _slope(
+                        _total(
+                            xs, states, kins, position + shift, reads, filters, constant, column, TAPS, WIDTH
+                        )
+                    )
                 weights = _filter(TAPS - 1 - shift, weight, weight_strides, column, WIDTH)
-                dentry += tl.where(reads[:, None], sent * weights[None, :], 0.0)
+                sees = _sees(kins, position + shift, reads, shift)
+                dentry += tl.where(sees, sent * weights[None, :], 0.0)
         if grad_after is not None:
             last = inside & (position >= length - (TAPS - 1))
             if kinship is not None:

@@ -87,11 +87,13 @@ def test_layouts_are_read_where_they_lie() -> None:
     buffer = torch.full((4, 25, 30), float("nan"))
     sliced = buffer[1:3, 2:23, 5:24]
     sliced.copy_(normal(2, 21, 19))
-    weight = normal(3, 19, seed=1, dtype=torch.float32).t()
+    weight, state = normal(3, 19, seed=1, dtype=torch.float32).t(), normal(2, 2, 19, dtype=torch.float32)
     for x in (sliced, normal(19, 21, 2, dtype=torch.float32).permute(2, 1, 0)):
-        want = short_conv(x.double(), weight.double(), axis=1, rung="eager")
+        want = short_conv(
+            x.double(), weight.double(), axis=1, rung="eager", initial_state=state.double()
+        )  # fmt: skip
         with touched() as launches:
-            got = short_conv(x, weight, axis=1, rung="kernels", initial_state=torch.zeros(2, 2, 19))
+            got = short_conv(x, weight, axis=1, rung="kernels", initial_state=state)
         torch.testing.assert_close(got.double(), want, atol=1e-6, rtol=1e-6)
         assert launches[0].loaded["x"].distinct == x.numel() * 4
 
