@@ -52,7 +52,7 @@ def pick_config(
     columns = min(128, max(16, triton.next_power_of_2(width)))
     block = (1024 if taps <= 4 else 512) if backward else 2048
     block = block if aligned else block // 2
-    return Config(block // columns, columns, 4, 16)
+    return Config(block // columns, columns, 4 if aligned or backward else 8, 16)
 
 
 @triton.jit
