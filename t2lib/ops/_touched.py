@@ -67,11 +67,11 @@ def touched() -> Iterator[Touched]:
     stores: list[Addresses] = []
 
     def counting_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
-        loads.append(pointers.data[mask.data].ravel())
+        loads.append(pointers.data[mask.data.astype(bool)].ravel())
         return load(self, pointers, mask, *rest)
 
     def counting_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        stores.append(pointers.data[mask.data].ravel())
+        stores.append(pointers.data[mask.data.astype(bool)].ravel())
         return store(self, pointers, value, mask, *rest)
 
     def counting_run(self: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -152,7 +152,7 @@ def test_inputs_are_left_alone():
     assert all(np.array_equal(x, X) for x in states)
 
 
-@pytest.mark.parametrize("operator", ["depth_mix"])
+@pytest.mark.parametrize("operator", ["depth_mix", "depth_attention"])
 def test_the_folder_and_the_ladder(operator):
     folder = Path(t2lib.__file__).parent / "ops" / operator
     names = {path.name for path in folder.iterdir() if path.name != "__pycache__"}

@@ -51,7 +51,8 @@ def depth_attention(
     Arguments
         eps         added to the mean square of a state, at least 0
         return_lse  whether to return the log-sum-exp as well, for `merge`
-        rung        "auto", "loops", "arrays", "eager" or "compiled": see t2lib.ladder("depth_attention")
+        rung        "auto", "loops", "arrays", "eager", "compiled" or "kernels": see
+                    t2lib.ladder("depth_attention")
 
     A NaN in a state reaches its own token and no other.
 
@@ -61,9 +62,10 @@ def depth_attention(
             log-sum-exp.
     Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
             cannot run.
-    Cost    6·N·d FLOPs a token: 2·d each for norm, score and sum of a state; each state is read once.
-            Backward keeps the states themselves and two numbers a state and token; "eager" is differentiable
-            once.
+    Cost    6·N·d FLOPs a token: 2·d each for norm, score and sum of a state; each state is read once, so
+            (N + 1)·d elements a token move. Backward keeps the states themselves and two numbers a state and
+            token; "kernels" moves (2·N + 2)·d there, and numbers (`cost.kernel_bytes`). "eager" and "kernels"
+            are differentiable once.
     Source  arXiv 2603.15031.
     """
     states = check_states("states", states)
@@ -101,7 +103,9 @@ def depth_attention_partial(
         result          the pair of reads (Q, ..., d) and log-sum-exps (Q, ...)
 
     Dtypes, errors  as of `depth_attention`
-    Cost    (2 + 4·Q)·N·d FLOPs a token: the norm of a state serves all queries; each state is read once.
+    Cost    (2 + 4·Q)·N·d FLOPs a token: the norm of a state serves all queries; each state is read once, by
+            "kernels" from the cache where it does not hold all queries at once. Backward there reads each
+            state twice: (3·N + 2·Q)·d elements a token move (`cost.kernel_bytes`).
     Source  arXiv 2603.15031.
     """
     states = check_states("states", states)

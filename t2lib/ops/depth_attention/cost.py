@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from t2lib.ops._checks import check_integer
 
-__all__ = ["forward_bytes", "forward_flops", "merge_flops"]
+__all__ = ["forward_bytes", "forward_flops", "kernel_bytes", "merge_flops"]
 
 
 def forward_flops(states: int, width: int, *, tokens: int = 1, queries: int = 1) -> int:
@@ -29,3 +29,52 @@ def forward_bytes(states: int, width: int, *, itemsize: int, tokens: int = 1, qu
     states, width = check_integer("states", states, 1), check_integer("width", width, 1)
     tokens, queries = check_integer("tokens", tokens, 0), check_integer("queries", queries, 1)
     return (states + queries) * width * tokens * check_integer("itemsize", itemsize, 1)
+
+
+def kernel_bytes(
+    states: int,
+    width: int,
+    *,
+    itemsize: int,
+    tokens: int = 1,
+    queries: int = 1,
+    shared: bool = True,
+    own: bool = False,
+    gain: bool = False,
+    parts: int = 0,
+    norm: bool = False,
+    backward: bool = False,
+    launches: int = 1,
+    runs: int = 1,
+) -> int:
+    """Bytes that the kernels touch, each element once a launch, with gradients of all inputs and results.
+
+    Forward (N + Q) · T · d elements: every state and every read once. Backward (2 · N + 2) · T · d for one
+    query; several are summed by a second launch, (3 · N + 2 · Q) · T · d in all. Added to that: a number for
+    each log-sum-exp, norm and slope of a score, the queries, and their gradients: for one that is `shared` a
+    sum for each run of tokens, for each token's `own` (with or without a `gain`) a row of float32. A part of
+    a merge is read as a state is, and its gradient written; the `norm` of the result writes one row more,
+    and backward reads three and writes one. A further launch forward hands over the reads in float32.
+    """
+    states, width = check_integer("states", states, 0), check_integer("width", width, 1)
+    tokens, queries = check_integer("tokens", tokens, 0), check_integer("queries", queries, 1)
+    row, vector = tokens * width * check_integer("itemsize", itemsize, 1), 4 * width
+    number, reads = 4 * tokens, queries * tokens
+    asked = queries * vector * shared + row * own + vector * gain
+    if not backward:
+        handed = 2 * (launches - 1) * reads * (4 * width + 4)
+        joined = parts * (row + number) * queries
+        last = queries * row + width * itemsize if norm else 0
+        found = (states + queries) * row + (states + queries) * number + joined + last + handed
+        return found + launches * asked
+    # The read and its gradient, then what is kept of each token; the states and their gradients.
+    found = launches * (2 * queries * row + 2 * queries * number) + asked
+    found += states * (2 * row + number) + parts * 2 * (row + number)
+    if norm:
+        found += 4 * row + width * itemsize + runs * vector
+    if queries == 1:
+        return found + launches * (4 * tokens * width if own else runs * vector * shared)
+    # What the scores pull down, written and read; each query's share of it; the states once more.
+    return (
+        found + 2 * queries * number + 2 * states * queries * number + states * row + runs * queries * vector
+    )

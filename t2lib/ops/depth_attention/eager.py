@@ -131,7 +131,7 @@ class _Read(torch.autograd.Function):
                                 total.addcmul_(ask[i], d_dot(i, j))
                     d_state[where] = total
                 if d_asks is not None:
-                    d_asks += d_dots[..., j].flatten(0, -2).mT @ block.flatten(0, -2)
+                    d_asks += d_dots[..., j].reshape(-1, len(above)).mT @ block.reshape(-1, block.shape[-1])
                 if d_own is not None:
                     d_own[everywhere] += d_dots[..., j].movedim(-1, 0)[..., None] * block
         return None, d_asks, d_own, *d_states

@@ -1,0 +1,177 @@
+"""What is checked of the kernels of depth_attention; see `_kernel_cases`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from t2lib.ops._build import Case
+from t2lib.ops._kernel_cases import Example, normal
+from t2lib.ops.depth_attention import cost, depth_attention, depth_attention_partial, kernels, merge
+
+__all__ = ["builds", "example", "examples", "joined"]
+
+
+def example(
+    what: str, shape: tuple[int, ...], states: int, *,
+    queries: int = 0, gain: bool = False, query: bool = False, pseudo_query: bool = True,
+) -> Example:  # fmt: skip
+    """A read by one query, or the first phase of two for several; bytes as the interpreter is configured."""
+    width, ways = shape[-1], (queries,) if queries else ()
+    tokens = normal(*shape).numel() // width
+    inputs = {f"state {j}": normal(*shape, seed=j) for j in range(states)}
+    # Scores of moderate size, so that no softmax is a choice of one.
+    if pseudo_query:
+        inputs["pseudo_query"] = normal(*ways, width, seed=90) / width**0.5
+    if gain:
+        inputs["gain"] = 1 + 0.1 * normal(*ways, width, seed=91)
+    if query:
+        inputs["query"] = normal(*shape, seed=92) / width**0.5
+
+    def run(rung: str, given: dict[str, Tensor]) -> Any:
+        listed, w, g = (
+            [given[f"state {j}"] for j in range(states)],
+            given.get("pseudo_query"),
+            given.get("gain"),
+        )
+        if queries:
+            return depth_attention_partial(listed, w, gains=g, rung=rung)
+        call: dict[str, Any] = {"gain": g, "query": given.get("query"), "return_lse": True}
+        return depth_attention(listed, w, rung=rung, **call)
+
+    return Example(what, inputs, run, _stated(
+        states, width, tokens, queries=max(1, queries), shared=pseudo_query, own=query, gain=gain and query,
+    ))  # fmt: skip
+
+
+def joined(what: str, shape: tuple[int, ...], parts: int, states: int = 0, *, norm: bool = False) -> Example:
+    """A merge of parts; with states, the second phase of two, which goes on from one part."""
+    width = shape[-1]
+    tokens = normal(*shape).numel() // width
+    inputs = {f"read {j}": normal(*shape, seed=j) for j in range(parts)}
+    inputs |= {f"lse {j}": normal(*shape[:-1], seed=20 + j) for j in range(parts)}
+    inputs |= {f"state {j}": normal(*shape, seed=40 + j) for j in range(states)}
+    if states:
+        inputs["pseudo_query"] = normal(width, seed=90) / width**0.5
+        inputs["gain"] = 1 + 0.1 * normal(width, seed=91)
+    if norm:
+        inputs["norm_gain"] = 1 + 0.1 * normal(width, seed=93)
+
+    def run(rung: str, given: dict[str, Tensor]) -> Any:
+        pairs = [(given[f"read {j}"], given[f"lse {j}"].to(_wide(given["read 0"]))) for j in range(parts)]
+        if not states:
+            return merge(pairs, return_lse=True, rung=rung)
+        listed, w, g = [given[f"state {j}"] for j in range(states)], given["pseudo_query"], given["gain"]
+        norm_gain = given.get("norm_gain")
+        if rung == "kernels":
+            z, lse, normed = kernels.read_on(tuple(listed), w, g, 1e-6, *pairs[0], norm_gain, 1e-5)
+        else:
+            more = depth_attention(listed, w, gain=g, return_lse=True, rung=rung)
+            z, lse = merge([*pairs, more], return_lse=True, rung=rung)
+            normed = None if norm_gain is None else torch.nn.functional.rms_norm(z, (width,), norm_gain, 1e-5)
+        return (z, lse) if normed is None else (z, lse, normed)
+
+    stated = _stated(states, width, tokens, shared=states > 0, parts=parts, norm=norm)
+    return Example(what, inputs, run, stated)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _stated(
+    states: int, width: int, tokens: int, *, queries: int = 1, **options: Any
+) -> Callable[[int], tuple[int, int]]:
+    def stated(itemsize: int) -> tuple[int, int]:
+        padded = max(16, 1 << (width - 1).bit_length())
+        config = kernels.pick_config((0, 0), padded, queries)
+        rows = config.rows if queries == 1 else config.column_rows
+        forward, backward = (
+            cost.kernel_bytes(
+                states, width, itemsize=itemsize, tokens=tokens, queries=queries, backward=backward,
+                runs=-(-tokens // rows), **options,
+            )
+            for backward in (False, True)
+        )  # fmt: skip
+        return forward, backward
+
+    return stated
+
+
+def examples() -> list[Example]:
+    """A read with all there is, the two phases with the norm of the sublayer, and a merge."""
+    return [
+        example("one query", (5, 20), 3, gain=True),
+        example("a query a token and a gain", (2, 3, 24), 2, gain=True, query=True),
+        example("three queries at once", (3, 24), 2, queries=3, gain=True),
+        joined("the second phase, normalised", (3, 24), 1, 2, norm=True),
+        joined("a merge", (3, 24), 2),
+    ]
+
+
+def builds(arch: int) -> list[Case]:
+    """Every kernel at the widths of models, with all the states of a launch, and each option somewhere."""
+    half = torch.float16 if arch < 80 else torch.bfloat16
+    cases = _cases("width 2048, one query", arch, half, 2048, aligned=arch not in (80, 89))
+    cases += _cases("width 7168, one query", arch, half, 7168, aligned=True)
+    if arch in (75, 100):
+        cases += _cases("width 7168, every option", arch, torch.float16, 7168, aligned=False, own=True)
+    if arch in (75, 90):
+        cases += _cases("width 7168, 12 queries", arch, half, 7168, queries=12, aligned=True)
+    return cases
+
+
+def _cases(
+    what: str,
+    arch: int,
+    dtype: torch.dtype,
+    width: int,
+    *,
+    aligned: bool,
+    queries: int = 1,
+    own: bool = False,
+) -> list[Case]:
+    # Three channels more than the width: then no row starts where a vector could be loaded.
+    tokens, extra = 300, 0 if aligned else 3
+    padded = 1 << (width - 1).bit_length()
+    held = kernels.pick_config(divmod(arch, 10), padded, queries).queries
+    forward = kernels.states_at_once(padded, queries, held)
+    backward = kernels.states_at_once(padded, queries, held, backward=True)
+
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def single(*shape: int) -> Tensor:
+        return empty(*shape, dtype=torch.float32)
+
+    states = [empty(tokens, width + extra)[:, :width] for _ in range(max(forward, backward))]
+    grad = empty(queries, tokens, width + extra)[..., :width]
+    lse = single(queries, tokens)
+    mine, parts, lses = ([states[0]], [grad], [lse]) if own else ([], [], [])
+    groups = {"states": states, "own": mine, "grad": [grad], "grad_lse": [lse], "parts": parts, "lses": lses}
+    call = kernels._prepare(groups, queries, divmod(arch, 10))
+    vector = single(width)
+    arguments = call.arguments | {
+        "parts": tuple(parts) or None, "lses": tuple(lses) or None, "PARTS": len(parts),
+        "d_parts": tuple(parts) or None, "d_lses": tuple(lses) or None,
+        "asks": single(queries, width), "own": states[0] if own else None,
+        "own_gain": vector if own else None,
+        "norm_gain": empty(width) if own else None, "normed": empty(queries, tokens, width) if own else None,
+        "grad": grad, "grad_lse": lse, "z": empty(queries, tokens, width), "lse": lse, "norms": lse,
+        "d_asks": None if own else vector, "d_own": single(tokens, width) if own else None,
+        "deltas": lse, "slopes": lse, "eps": 1e-6, "norm_eps": 1e-6,
+        "grad_normed": grad, "grad_normed_strides": call.arguments["grad_strides"], "d_read": grad,
+        "d_norm_gain": vector,
+    }  # fmt: skip
+    made = [kernels.forward]
+    made += [kernels.backward] if queries == 1 else [kernels.backward_states, kernels.backward_asks]
+    made += [kernels.backward_norm] if own else []
+    found = []
+    for kernel in made:
+        some = tuple(states[: forward if kernel is kernels.forward else backward])
+        these = {"states": some, "d_states": some, "STATES": len(some)}
+        found.append(Case(kernel, what, arch, arguments | these, aligned, call.config.warps))
+    return found
