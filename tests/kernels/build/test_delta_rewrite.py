@@ -16,12 +16,6 @@ def test_no_spill_within_shared_memory_in_seconds(case: Case) -> None:
     assert not faults(case, case.build())
 
 
-def test_what_is_not_held_takes_fewer_registers() -> None:
-    case = next(case for case in _cases_delta_rewrite.builds(80) if case.arguments["HELD"])
-    again = case._replace(arguments=case.arguments | {"HELD": False})
-    assert case.build().registers > again.build().registers
-
-
 def test_no_length_makes_a_variant() -> None:
     for kernel in (kernels.forward, kernels.backward):
         assert "tokens" not in kernel.arg_names
