@@ -89,14 +89,15 @@ def _stated(
         padded = max(16, 1 << (width - 1).bit_length())
         config = kernels.pick_config((0, 0), padded, queries)
         rows = config.rows if queries == 1 else config.column_rows
-        forward, backward = (
-            cost.kernel_bytes(
+        found = []
+        for backward in (False, True):
+            most = kernels.states_at_once(padded, queries, config.queries, backward=backward)
+            found.append(cost.kernel_bytes(
                 states, width, itemsize=itemsize, tokens=tokens, queries=queries, backward=backward,
-                runs=-(-tokens // rows), **options,
-            )
-            for backward in (False, True)
-        )  # fmt: skip
-        return forward, backward
+                launches=max(1, -(-states // most)), runs=-(-tokens // rows), **options,
+            ))  # fmt: skip
+        forward, backward_bytes = found
+        return forward, backward_bytes
 
     return stated
 

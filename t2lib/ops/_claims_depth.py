@@ -12,6 +12,7 @@ from t2lib import golden
 from t2lib.golden import replay_depth
 from t2lib.golden.replay_depth import Operators
 from t2lib.ops import _registry
+from t2lib.ops._contract import to_torch
 from t2lib.ops._laws import error, random
 from t2lib.ops._laws_depth import MIX, READ
 
@@ -21,6 +22,8 @@ OPERATORS = ("depth_mix", "depth_attention")
 
 # A tolerance, and what measures an error; or why it is not for this rung.
 Check = tuple[float, Callable[[], float] | str]
+# float64 on all rungs but the kernels, which compute in float32.
+SINGLE = 2e-5
 SECONDS = "left out: it would compile for seconds; 'gradients: as eager' compiles one form"
 
 
@@ -45,20 +48,57 @@ def checks(operator: str, rung: str) -> dict[str, Check]:
         as_eager = "it is eager" if rung == "eager" else partial(_as_eager, operator, rung)
     found["gradients: finite differences"] = (0.0, differences)
     found["gradients: as eager"] = (1e-10, as_eager)
+    if rung == "kernels":
+        half = "half precision: sums in float32"
+        found = {name: (SINGLE if name != half else 1.0, measure) for name, (_, measure) in found.items()}
     return found
 
 
+def _operators(rung: str) -> Operators:
+    """The operators with their rung chosen; the kernels get float64 in float32, on their device."""
+    operators = Operators(rung)
+    if rung == "kernels":
+        for name, function in vars(operators).items():
+            setattr(operators, name, partial(_in_single, function))
+    return operators
+
+
+def _in_single(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    numpy = False
+
+    def narrow(x: Any) -> Any:
+        nonlocal numpy
+        if isinstance(x, (list, tuple)):
+            return [narrow(part) for part in x]
+        numpy |= isinstance(x, np.ndarray)
+        x = to_torch(x) if isinstance(x, np.ndarray) else x
+        if not isinstance(x, torch.Tensor):
+            return x
+        return (x.float() if x.dtype == torch.float64 else x).to(device)
+
+    def widen(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return tuple(widen(part) for part in x)
+        x = x.cpu().double()
+        return x.detach().numpy() if numpy else x
+
+    return widen(function(*narrow(arrays), **{name: narrow(x) for name, x in options.items()}))
+
+
 def _law_of_mix(name: str, rung: str) -> float:
-    return MIX[name](Operators(rung).depth_mix)
+    return MIX[name](_operators(rung).depth_mix)
 
 
 def _law_of_read(name: str, rung: str) -> float:
-    return READ[name](Operators(rung))
+    return READ[name](_operators(rung))
 
 
 def _golden(rung: str, name: str) -> float:
     """All the network computes, and on the rungs of torch every gradient, relative to the largest entry."""
-    arrays, operators = golden.load(name), Operators(rung)
+    arrays, operators = golden.load(name), _operators(rung)
     if rung in _registry.NUMPY_RUNGS:
         found = replay_depth.replay(name, arrays, operators)
         return max(_relative(x, arrays[key]) for key, x in found.items())
@@ -90,7 +130,7 @@ def _relative(got: Any, want: Any) -> float:
 
 def call(operator: str, arrays: list[Any], rung: str, *, whole: bool = False) -> tuple[Any, ...]:
     """A call that uses all the operator has: four states, then weights or queries; results as a tuple."""
-    op, states, rest = Operators(rung), arrays[:4], arrays[4:]
+    op, states, rest = _operators(rung), arrays[:4], arrays[4:]
     if operator == "depth_mix":
         return (op.depth_mix(states, rest[0], rest[1], outputs=2),)
     w, gain, query = rest
@@ -129,7 +169,8 @@ def _layout(operator: str, rung: str, layout: str) -> float:
     worst = 0.0
     for shape in ((5,), (1, 16), (2, 3, 7), (0, 4), (9, 24)):
         plain = inputs(operator, *shape)
-        got = call(operator, [LAYOUTS[layout](x) for x in plain], rung)
+        narrow = [x.astype(np.float32) for x in plain] if rung == "kernels" else plain
+        got = call(operator, [LAYOUTS[layout](x) for x in narrow], rung)
         want = call(operator, plain, "loops")
         worst = max(worst, *(error(one, other) for one, other in zip(got, want, strict=True)))
     return worst

@@ -54,7 +54,7 @@ def kernel_bytes(
     each log-sum-exp, norm and slope of a score, the queries, and their gradients: for one that is `shared` a
     sum for each run of tokens, for each token's `own` (with or without a `gain`) a row of float32. A part of
     a merge is read as a state is, and its gradient written; the `norm` of the result writes one row more,
-    and backward reads three and writes one. A further launch forward hands over the reads in float32.
+    and backward reads three and writes one. A further launch forward hands over the reads in float32, backward it reads them and their gradients again.
     """
     states, width = check_integer("states", states, 0), check_integer("width", width, 1)
     tokens, queries = check_integer("tokens", tokens, 0), check_integer("queries", queries, 1)
@@ -68,13 +68,12 @@ def kernel_bytes(
         found = (states + queries) * row + (states + queries) * number + joined + last + handed
         return found + launches * asked
     # The read and its gradient, then what is kept of each token; the states and their gradients.
-    found = launches * (2 * queries * row + 2 * queries * number) + asked
+    found = launches * (2 * queries * (row + number) + asked)
     found += states * (2 * row + number) + parts * 2 * (row + number)
     if norm:
         found += 4 * row + width * itemsize + runs * vector
     if queries == 1:
         return found + launches * (4 * tokens * width if own else runs * vector * shared)
-    # What the scores pull down, written and read; each query's share of it; the states once more.
-    return (
-        found + 2 * queries * number + 2 * states * queries * number + states * row + runs * queries * vector
-    )
+    # Written and read: what all scores of a query share, and the slope of each. Then the states once more.
+    found += launches * queries * (2 * number + runs * vector)
+    return found + states * (2 * queries * number + row)

@@ -448,6 +448,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The reads, their log-sum-exps, the norms of the states, the normalised reads (or nothing)."""
     z, lse, norms, normed = _results(states, parts, asks, norm_gain)
+    # Vectors that all tokens share are read as they are folded, side by side.
+    asks, own_gain, norm_gain = (None if x is None else x.contiguous() for x in (asks, own_gain, norm_gain))
     given: dict[str, Any] = {"asks": asks, "own": own, "own_gain": own_gain, "eps": eps, "norm_eps": norm_eps}
     first, last = 0, z.numel() == 0
     while not last:
@@ -473,6 +475,8 @@ def _backward(
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of states, asks, own, own_gain, parts and lses, those there are, in this order."""
     queries = len(z)
+    # Vectors that all tokens share are read as they are folded, side by side.
+    asks, own_gain = (None if x is None else x.contiguous() for x in (asks, own_gain))
     groups = {"grad": [grad], "grad_lse": _listed(grad_lse), "states": states}
     groups |= {"own": _listed(own), "parts": parts, "lses": lses}
     call = _prepare(groups, queries)
@@ -532,7 +536,8 @@ def _backward_norm(
     d_gain = _empty(z, runs, z.shape[-1], dtype=torch.float32)
     if z.numel():
         call.launch(backward_norm, runs, {
-            "grad_normed": grad_normed, "grad": grad, "z": z, "norm_gain": norm_gain,
+            "grad_normed": grad_normed, "grad": grad, "z": z,
+            "norm_gain": norm_gain.contiguous(),
             "d_read": d_read, "d_norm_gain": d_gain, "norm_eps": norm_eps,
         })  # fmt: skip
     return d_read, d_gain.sum(0).to(norm_gain.dtype)

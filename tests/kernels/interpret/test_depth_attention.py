@@ -51,6 +51,14 @@ def test_results_gradients_and_the_bytes_stated(one: Any, dtype: torch.dtype) ->
     assert (forward, backward) == one.stated(dtype.itemsize)
 
 
+@pytest.mark.parametrize("queries", [0, 3])
+def test_the_bytes_of_several_launches(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "states_at_once", lambda *arguments, **keywords: 1)
+    one = example("", (2, 16), 2, queries=queries)
+    _, forward, backward = _kernel_cases.measure(one, torch.float32)
+    assert (forward, backward) == one.stated(4)
+
+
 # Groups of queries, runs of tokens and blocks of channels with a ragged tail; one launch, and more than one.
 @pytest.mark.parametrize("most", [24, 2])
 @pytest.mark.parametrize(("queries", "held"), [(0, 1), (3, 1), (3, 2), (3, 4)])
@@ -111,6 +119,18 @@ def test_layouts_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> Non
         for mine, state in zip(given["states"], states, strict=True):
             assert mine.data_ptr() == state.data_ptr(), "a copy was made"
             assert mine.stride() == state.stride(), "a copy was made"
+
+
+def test_queries_and_gains_in_any_layout() -> None:
+    states = tuple(normal(2, 16, seed=j).float() for j in range(2))
+    query, gain, lse = (normal(16, 3, seed=j).float().T[1] / 4 for j in (7, 8, 9))
+    lse = lse[:2]
+    got = kernels.read_on(states, query, None, 1e-6, states[0], lse, gain, 1e-6)
+    dense = (query.clone(), None, 1e-6, states[0], lse.clone(), gain.clone(), 1e-6)
+    torch.testing.assert_close(got, kernels.read_on(states, *dense))
+    own = normal(2, 16, seed=6).float() / 4
+    a, b = (depth_attention(states, query, gain=gain, query=own, rung=rung) for rung in ("kernels", "eager"))
+    torch.testing.assert_close(a, b)
 
 
 def test_upstream_gradients_in_any_layout() -> None:
