@@ -54,7 +54,8 @@ def kernel_bytes(
     each log-sum-exp, norm and slope of a score, the queries, and their gradients: for one that is `shared` a
     sum for each run of tokens, for each token's `own` (with or without a `gain`) a row of float32. A part of
     a merge is read as a state is, and its gradient written; the `norm` of the result writes one row more,
-    and backward reads three and writes one. A further launch forward hands over the reads in float32, backward it reads them and their gradients again.
+    and backward reads three and writes one. A further launch forward hands over the reads in float32, and
+    backward reads them and their gradients again.
     """
     states, width = check_integer("states", states, 0), check_integer("width", width, 1)
     tokens, queries = check_integer("tokens", tokens, 0), check_integer("queries", queries, 1)
