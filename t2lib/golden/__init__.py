@@ -38,7 +38,7 @@ def sidecar(name: str) -> dict[str, Any]:
 
 
 def shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """The shape of every array as the sidecar tells it, which lists arrays in some and maps names in others."""
+    """The shape of every array, as the sidecar tells it: some list arrays, others map names to them."""
     arrays = sidecar(name)["arrays"]
     pairs = arrays.items() if isinstance(arrays, dict) else ((entry["name"], entry) for entry in arrays)
     return {key: tuple(entry["shape"]) for key, entry in pairs}
