@@ -35,13 +35,19 @@ POINTERS = {
 
 
 class Build(NamedTuple):
-    """Registers a thread, bytes spilled to the stack, shared memory, machine code, CPU seconds."""
+    """Registers a thread, bytes spilled to the stack, shared memory, the assembly, CPU seconds."""
 
     registers: int
     spilled: int
     shared: int
-    code: str
+    ptx: str
+    cubin: bytes
     seconds: float
+
+    @property
+    def code(self) -> str:
+        """The machine code in words. Taking it apart is as long as compiling, so ask only if you need it."""
+        return _inspect(self.cubin, "-sass")
 
 
 def build(
@@ -55,12 +61,14 @@ def build(
         source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, "num_stages": stages}
     )
     seconds = _cpu_seconds() - begin
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        usage, code = _run("cuobjdump", "-res-usage", file.name), _run("cuobjdump", "-sass", file.name)
+    usage = _inspect(compiled.asm["cubin"], "-res-usage")
     return Build(
-        _number(r"REG:(\d+)", usage), _number(r"STACK:(\d+)", usage), compiled.metadata.shared, code, seconds
+        registers=_number(r"REG:(\d+)", usage),
+        spilled=_number(r"STACK:(\d+)", usage),
+        shared=compiled.metadata.shared,
+        ptx=compiled.asm["ptx"],
+        cubin=compiled.asm["cubin"],
+        seconds=seconds,
     )
 
 
@@ -100,8 +108,8 @@ def faults(case: Case, built: Build) -> list[str]:
     if built.shared > SHARED_LIMIT[case.arch]:
         limit = SHARED_LIMIT[case.arch]
         found.append(f"{what}, {built.shared} bytes of shared memory where the chip has {limit}")
-    # HMMA is the matrix instruction of tiles lower than 64 rows, HGMMA and UTCHMMA those of higher ones.
-    if any(name in built.code for name in ("HMMA", "HGMMA", "UTCHMMA")) != case.matrix:
+    # The matrix instruction is mma up to 8.9 and for low tiles, wgmma on 9.0, tcgen05.mma on 10.0.
+    if (re.search(r"\bw?g?mma\.|\btcgen05\.mma\.", built.ptx) is not None) != case.matrix:
         found.append(f"{what}, {'no' if case.matrix else 'a'} matrix instruction")
     if built.seconds >= 5:
         found.append(f"{what}, {built.seconds:.1f} s to compile")
@@ -157,10 +165,12 @@ def _number(pattern: str, text: str) -> int:
     return int(found.group(1))
 
 
-def _run(tool: str, *arguments: str) -> str:
-    return subprocess.run(
-        [os.path.join(TOOLS, tool), *arguments], capture_output=True, text=True, check=True
-    ).stdout
+def _inspect(cubin: bytes, what: str) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [os.path.join(TOOLS, "cuobjdump"), what, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _cpu_seconds() -> float:

@@ -64,18 +64,18 @@ def examples() -> list[Example]:
 
 
 def builds(arch: int) -> list[Case]:
-    """The three kernels on every chip, as tiles and for few queries; other widths and dtypes on one each."""
+    """The three kernels on every chip, aligned, and unaligned with every option; other cases on one each."""
     cases = [
-        *_each("tile, width 64", arch, HALF, 64, (True, False)),
-        *_each("few queries, width 64", arch, HALF, 64, (arch == 90,), few=True),
+        *_each("tile, width 64", arch, HALF, 64, (True,)),
+        *_each("tile, width 64, every option", arch, HALF, 64, (False,), options=True),
     ]
-    if arch in (75, 100):
+    if arch in (75, 90):
+        cases += _each("few queries, width 64", arch, HALF, 64, (arch == 90,), few=True)
+    if arch == 75:
         cases += _each("tile, width 64", arch, SINGLE, 64, (True, False))
-    if arch in (75, 80):
-        cases += _each("tile, width 64, every option", arch, HALF, 64, (False,), options=True)
-        cases += _each("width 128, every option", arch, HALF, 128, (False,), options=True)
-    if arch in (80, 100):
+    if arch == 80:
         cases += _each("tile, width 64", arch, BRAIN, 64, (True,))
+        cases += _each("width 128, every option", arch, HALF, 128, (False,), options=True)
     if arch == 90:
         cases += _each("tile, width 256, every option", arch, HALF, 256, (True,), options=True)
     return cases

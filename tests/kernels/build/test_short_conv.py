@@ -15,8 +15,8 @@ def test_no_spill_and_no_waste_of_loads(arch: int) -> None:
         built = case.build()
         assert not faults(case, built)
         if case.aligned:
-            # Eight numbers of half precision at once, or four of single, wherever a thread holds as many.
-            assert "LDG.E.128" in built.code or "LDG.E.64" in built.code, case
+            # As many numbers at once as a thread holds of a row.
+            assert "ld.global.v4.b32" in built.ptx or "ld.global.v2.b32" in built.ptx, case
 
 
 def test_no_length_makes_a_variant() -> None:

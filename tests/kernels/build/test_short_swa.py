@@ -20,7 +20,13 @@ def test_no_spill_within_shared_memory_the_right_instruction(arch: int) -> None:
     for one in builds(arch):
         built = one.build()
         assert not faults(one, built)
-        assert "FFMA" in built.code, one
+
+
+@pytest.mark.parametrize(("arch", "instruction"), [(75, "FFMA"), (80, "HMMA"), (90, "HMMA")])
+def test_the_instruction_of_the_chip(arch: int, instruction: str) -> None:
+    code = case(kernels.forward, "", arch, HALF, 64).build().code
+    assert instruction in code
+    assert ("MMA" in code) == (arch >= 80)
 
 
 def test_an_unrolled_or_too_large_tile_would_be_seen() -> None:
