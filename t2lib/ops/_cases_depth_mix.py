@@ -67,9 +67,9 @@ def builds(arch: int) -> list[Case]:
     half = torch.float16 if arch < 80 else torch.bfloat16
     forms = [("state", 1, half, True)]
     # These take the compiler longest: each on some of the chips.
-    if arch in (75, 89, 100):
+    if arch in (75, 100):
         forms.append(("channel and token", 1, torch.float32 if arch == 75 else torch.float16, False))
-    if arch in (75, 90, 100):
+    if arch in (90, 100):
         forms.append(("channel and token", 4, torch.float16, True))
     return [_case(arch, *form, backward=backward) for form in forms for backward in (False, True)]
 

@@ -97,6 +97,15 @@ def _row_of(
 
 
 @triton.jit
+def _channels(column, query, queries, WIDTH: tl.constexpr, QUERIES: tl.constexpr):
+    """The channels there are: none of a query past the last, of which a group of one has none."""
+    if QUERIES == 1:
+        return column < WIDTH
+    else:
+        return column < tl.where(query < queries, WIDTH, 0)
+
+
+@triton.jit
 def _ask(
     shared, query, row, column, inside, sizes, WIDTH: tl.constexpr, LEVELS: tl.constexpr, DENSE: tl.constexpr
 ):
@@ -141,7 +150,7 @@ def forward(
     shared = (asks, own, own_gain, own_strides)
     ask, peak, total, mixed = (), (), (), ()
     for i in tl.static_range(QUERIES):
-        there = inside & (first + i < queries)
+        there = _channels(column, first + i, queries, WIDTH, QUERIES)
         ask = ask + (_ask(shared, first + i, row, column, there, sizes, WIDTH, LEVELS, DENSE),)
         peak = peak + (tl.full([], -float("inf"), tl.float32),)
         total = total + (tl.full([], 0.0, tl.float32),)
@@ -149,7 +158,7 @@ def forward(
     for part in tl.static_range(PARTS):
         new_peak, new_total, new_mixed = (), (), ()
         for i in tl.static_range(QUERIES):
-            there = inside & (first + i < queries)
+            there = _channels(column, first + i, queries, WIDTH, QUERIES)
             block = _row_of(
                 parts[part], part_strides[part], first + i, row, column, there, sizes, LEVELS, DENSE
             )
@@ -172,15 +181,15 @@ def forward(
             new_peak, new_total, new_mixed = new_peak + (a,), new_total + (b,), new_mixed + (c,)
         peak, total, mixed = new_peak, new_total, new_mixed
     for i in tl.static_range(QUERIES):
-        there = first + i < queries
+        there, exists = _channels(column, first + i, queries, WIDTH, QUERIES), first + i < queries
         number = tl.cast(first + i, tl.int64) * tokens + row
         read = mixed[i] / total[i]
-        tl.store(z + number * WIDTH + column, read.to(z.dtype.element_ty), mask=inside & there)
-        tl.store(lse + number, peak[i] + tl.log(total[i]), mask=there)
+        tl.store(z + number * WIDTH + column, read.to(z.dtype.element_ty), mask=there)
+        tl.store(lse + number, peak[i] + tl.log(total[i]), mask=exists)
         if normed is not None:
             read *= tl.rsqrt(tl.sum(read * read) / WIDTH + norm_eps)
             read *= tl.load(norm_gain + column, mask=inside, other=0.0).to(tl.float32)
-            tl.store(normed + number * WIDTH + column, read.to(normed.dtype.element_ty), mask=inside & there)
+            tl.store(normed + number * WIDTH + column, read.to(normed.dtype.element_ty), mask=there)
 
 
 @triton.jit

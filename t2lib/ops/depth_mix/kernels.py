@@ -95,15 +95,6 @@ def _weight(
         return fixed
 
 
-@triton.jit
-def _own(token_weights, row, token_strides, sizes, LEVELS: tl.constexpr):
-    """The weights of one token, for `_weight`."""
-    if token_weights is None:
-        return None, token_strides
-    else:
-        return token_weights + offset(row, sizes, token_strides, LEVELS, 2), token_strides
-
-
 @triton.jit(do_not_specialize=["tokens", "first"])
 def forward(
     states, weights, token_weights, z, sums, state_strides, weight_strides, token_strides, sizes,
@@ -116,7 +107,9 @@ def forward(
     row = tl.program_id(0) // blocks
     column = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < WIDTH
-    shared, own = (weights, weight_strides), _own(token_weights, row, token_strides, sizes, LEVELS)
+    shared, own = (weights, weight_strides), (token_weights, token_strides)
+    if token_weights is not None:
+        own = (token_weights + offset(row, sizes, token_strides, LEVELS, 2), token_strides)
     start = row.to(tl.int64) * WIDTH
     step = tl.cast(tokens, tl.int64) * WIDTH
     totals = ()
@@ -161,7 +154,9 @@ def backward(
             totals = totals + (tl.zeros([COLUMNS], tl.float32),)
     for number in range(tl.minimum(rows, tokens - run * rows)):
         row = run * rows + number
-        own = _own(token_weights, row, token_strides, sizes, LEVELS)
+        own = (token_weights, token_strides)
+        if token_weights is not None:
+            own = (token_weights + offset(row, sizes, token_strides, LEVELS, 2), token_strides)
         above = ()
         for way in tl.static_range(OUTPUTS):
             at = grad + way * grad_strides[0] + offset(row, sizes, grad_strides, LEVELS, 2)
