@@ -22,7 +22,7 @@ def test_no_spill_within_shared_memory_the_right_instruction(arch: int) -> None:
         assert not faults(one, built)
 
 
-@pytest.mark.parametrize(("arch", "instruction"), [(75, "FFMA"), (80, "HMMA"), (90, "HMMA")])
+@pytest.mark.parametrize(("arch", "instruction"), [(75, "FFMA"), (80, "HMMA"), (90, "HGMMA")])
 def test_the_instruction_of_the_chip(arch: int, instruction: str) -> None:
     code = case(kernels.forward, "", arch, HALF, 64).build().code
     assert instruction in code

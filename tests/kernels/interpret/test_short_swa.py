@@ -15,7 +15,11 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from t2lib.ops import RungUnavailable, short_swa
-from t2lib.ops.short_swa import kernels
+from t2lib.ops import _kernel_cases as kernel_cases
+from t2lib.ops._cases_short_swa import examples
+from t2lib.ops._kernel_cases import measure
+from t2lib.ops._touched import touched
+from t2lib.ops.short_swa import cost, kernels
 from t2lib.ops.short_swa.kernels import Config
 
 # The interpreter computes NaN as NumPy does, with a warning.
@@ -65,6 +69,33 @@ def test_widths(width: int, both_forms: None) -> None:
 def test_the_configurations_of_the_interpreter() -> None:
     check(inputs((2, 70, 2, 16), axis=1), axis=1, window=1000)
     check(inputs((2, 70, 2, 16), axis=1), axis=1, window=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("case", examples(), ids=lambda case: case.what)
+def test_the_bytes_touched_are_those_stated(case: Any, dtype: torch.dtype) -> None:
+    assert case.stated is not None
+    found, *bytes_touched = measure(case, dtype)
+    assert all(error <= kernel_cases.TOLERANCE[dtype] for error in found.values()), found
+    assert tuple(bytes_touched) == case.stated(dtype.itemsize)
+
+
+def test_a_block_of_queries_loads_its_keys_once(force: Callable[[Config], None]) -> None:
+    force(Config(True, 32, 16, 4, 1))
+    with touched() as launches:
+        short_swa(*inputs((1, 100, 16), axis=1), axis=1, window=20, rung="kernels")
+    loaded = sum(launches[0].loaded[name].total for name in "qkv") + launches[0].stored["out"].total
+    assert loaded == cost.forward_bytes(100, 20, 16, itemsize=4, block=32)
+
+
+def test_an_upstream_gradient_is_read_where_it_lies(launches: list[tuple[Any, dict[str, Any]]]) -> None:
+    tensors = inputs((1, 20, 16), axis=1)
+    check(tensors, upstream=normal(1).expand(1, 20, 16), axis=1, window=5)
+    turned = normal(16, 20, 1).permute(2, 1, 0)
+    check(tensors, upstream=turned, axis=1, window=5)
+    backward = [arguments for kernel, arguments in launches if kernel is not kernels.forward]
+    assert [arguments["grad_strides"][:2] for arguments in backward] == [(0, 0)] * 2 + [(1, 20)] * 2
+    assert backward[2]["grad"].data_ptr() == turned.data_ptr()
 
 
 def test_half_precision(both_forms: None) -> None:
