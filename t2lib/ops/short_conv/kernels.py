@@ -78,16 +78,14 @@ def _address(view, position, column):
 @triton.jit
 def _entries(xs, states, position, wanted, column, TAPS: tl.constexpr, WIDTH: tl.constexpr):
     """The entries at `position`, those before the first from the state; zero where there is none."""
-    row = xs[0] + (xs[1] + position.to(tl.int64) * xs[2][0])
-    step = tl.zeros(position.shape, tl.int64) + xs[2][1]
+    channels = (column < WIDTH)[None, :]
+    mask = (wanted & (position >= 0))[:, None] & channels
+    entries = tl.load(_address(xs, position, column), mask=mask, other=0.0)
     if states[0] is not None:
-        before = states[0] + (states[1] + (position + (TAPS - 1)).to(tl.int64) * states[2][0])
-        row = tl.where(position < 0, before, row)
-        step = tl.where(position < 0, states[2][1], step)
-    else:
-        wanted = wanted & (position >= 0)
-    place = row[:, None] + column.to(tl.int64)[None, :] * step[:, None]
-    return tl.load(place, mask=wanted[:, None] & (column < WIDTH)[None, :], other=0.0).to(tl.float32)
+        mask = (wanted & (position < 0))[:, None] & channels
+        # One of the two is nothing but zeros in every row.
+        entries += tl.load(_address(states, position + (TAPS - 1), column), mask=mask, other=0.0)
+    return entries.to(tl.float32)
 
 
 @triton.jit
@@ -118,23 +116,6 @@ def _constant(bias, stride, column, WIDTH: tl.constexpr):
     return constant
 
 
-@triton.jit
-def _total(
-    xs, states, kins, position, reads, filters, constant, column, TAPS: tl.constexpr, WIDTH: tl.constexpr
-):
-    """What the readers at `position` add up, an entry of each loaded a tap."""
-    total = tl.zeros([position.shape[0], column.shape[0]], tl.float32) + constant[None, :]
-    kin = None
-    if kins[0] is not None:
-        kin = _kin(kins, position, reads)
-    for tap in tl.static_range(TAPS):
-        entries = _entries(xs, states, position - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
-        if kins[0] is not None:
-            entries = _only_kin(entries, kin, TAPS - 1 - tap)
-        total += entries * filters[tap][None, :]
-    return total
-
-
 @triton.jit(do_not_specialize=LENGTHS)
 def forward(
     x, weight, bias, state, kinship, y, after,
@@ -153,11 +134,14 @@ def forward(
     reads = inside & (position >= 0)
     kins = (kinship, offset(group, sizes, kinship_strides, LEVELS, 2), kinship_strides)
 
-    filters = ()
+    total = tl.zeros([ROWS, COLUMNS], tl.float32) + _constant(bias, bias_stride, column, WIDTH)[None, :]
+    if kinship is not None:
+        kin = _kin(kins, position, reads)
     for tap in tl.static_range(TAPS):
-        filters = filters + (_filter(tap, weight, weight_strides, column, WIDTH),)
-    constant = _constant(bias, bias_stride, column, WIDTH)
-    total = _total(xs, states, kins, position, reads, filters, constant, column, TAPS, WIDTH)
+        entries = _entries(xs, states, position - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
+        if kinship is not None:
+            entries = _only_kin(entries, kin, TAPS - 1 - tap)
+        total += entries * _filter(tap, weight, weight_strides, column, WIDTH)[None, :]
     if SILU:
         # exp(-y) overflows to infinity for a very negative y, and y / infinity is the right 0.
         total = total / (1.0 + tl.exp(-total))
@@ -185,9 +169,8 @@ def _slope(total):
 
 @triton.jit
 def _total_of_held(held, shift, kins, reader, reads, filters, constant, TAPS: tl.constexpr):
-    """The same for the readers `shift` entries on, from blocks of entries that are held."""
+    """What the readers `shift` entries on add up, from blocks of entries that are held."""
     total = tl.zeros(held[0].shape, tl.float32) + constant[None, :]
-    kin = None
     if kins[0] is not None:
         kin = _kin(kins, reader, reads)
     for tap in tl.static_range(TAPS):
@@ -195,6 +178,22 @@ def _total_of_held(held, shift, kins, reader, reads, filters, constant, TAPS: tl
         if kins[0] is not None:
             entries = _only_kin(entries, kin, TAPS - 1 - tap)
         total += entries * filters[tap][None, :]
+    return total
+
+
+@triton.jit
+def _total_anew(
+    xs, states, kins, reader, reads, weights, constant, column, TAPS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """The same from entries loaded again; not unrolled, as K² loads would take long to compile."""
+    total = tl.zeros([reader.shape[0], column.shape[0]], tl.float32) + constant[None, :]
+    if kins[0] is not None:
+        kin = _kin(kins, reader, reads)
+    for tap in range(TAPS):
+        entries = _entries(xs, states, reader - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
+        if kins[0] is not None:
+            entries = _only_kin(entries, kin, TAPS - 1 - tap)
+        total += entries * _filter(tap, weights[0], weights[1], column, WIDTH)[None, :]
     return total
 
 
@@ -289,14 +288,15 @@ def backward(
                 reads = inside & (position >= -shift) & (position + shift < length)
                 sent = _arrives(grads, position + shift, reads, column, WIDTH)
                 if SILU:
+                    given = (weight, weight_strides)
                     sent *= _slope(
-                        _total(
-                            xs, states, kins, position + shift, reads, filters, constant, column, TAPS, WIDTH
+                        _total_anew(
+                            xs, states, kins, position + shift, reads, given, constant, column, TAPS, WIDTH
                         )
                     )
-                weights = _filter(TAPS - 1 - shift, weight, weight_strides, column, WIDTH)
+                tap_of_it = _filter(TAPS - 1 - shift, weight, weight_strides, column, WIDTH)
                 sees = _sees(kins, position + shift, reads, shift)
-                dentry += tl.where(sees, sent * weights[None, :], 0.0)
+                dentry += tl.where(sees, sent * tap_of_it[None, :], 0.0)
         if grad_after is not None:
             last = inside & (position >= length - (TAPS - 1))
             if kinship is not None:
