@@ -17,7 +17,6 @@ RUNGS = ("loops", "arrays", "eager", "compiled", "kernels")
 NUMPY_RUNGS = ("loops", "arrays")
 
 # Operator -> the rungs it does not have, each with the reason.
-NO_KERNEL = "this operator has no Triton kernel in this version; 'eager' and 'compiled' run on CUDA devices"
 OPERATORS: dict[str, dict[str, str]] = {
     "short_swa": {},
     "depth_mix": {},
