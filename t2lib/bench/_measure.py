@@ -105,19 +105,42 @@ def peak_bytes(function: Function, device: str = "cpu") -> int:
     """The most memory that arrays and tensors made during the call held at one time, inputs not counted."""
     if device == "cuda":
         return _peak_on_the_device(function)
+    arrays = peak_of_arrays(function)
+    # In a run of its own: the profiler makes Python objects, which tracemalloc would count.
+    return max(arrays, peak_of_tensors(function)) if "torch" in sys.modules else arrays
+
+
+def peak_of_arrays(function: Function) -> int:
+    """The bytes that NumPy and Python held at most; a first call, which may import, is not counted."""
+    function()
     tracemalloc.start()
     try:
         function()
-        arrays = tracemalloc.get_traced_memory()[1]
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return arrays
-    # In a run of its own: the profiler makes Python objects, which tracemalloc would count.
+
+
+def peak_of_tensors(function: Function) -> int:
+    """The bytes that tensors on the CPU held at most; a first call is not counted."""
+    import torch
+
+    function()
     with torch.profiler.profile(profile_memory=True) as profile:
         function()
-    return max(arrays, _peak_of_tensors(profile))
+    sizes: list[tuple[int, int]] = []
+    recorded: Any = profile.profiler
+    events = list(recorded.kineto_results.experimental_event_tree())
+    while events:
+        event = events.pop()
+        events.extend(event.children)
+        if str(event.tag).endswith("Allocation"):
+            sizes.append((event.start_time_ns, event.extra_fields.alloc_size))
+    held = peak = 0
+    for _, size in sorted(sizes, key=lambda entry: entry[0]):
+        held += size
+        peak = max(peak, held)
+    return peak
 
 
 def _peak_on_the_device(function: Function) -> int:
@@ -129,21 +152,6 @@ def _peak_on_the_device(function: Function) -> int:
     function()
     torch.cuda.synchronize()
     return int(torch.cuda.max_memory_allocated() - before)
-
-
-def _peak_of_tensors(profile: Any) -> int:
-    sizes: list[tuple[int, int]] = []
-    todo = list(profile.profiler.kineto_results.experimental_event_tree())
-    while todo:
-        event = todo.pop()
-        todo.extend(event.children)
-        if str(event.tag).endswith("Allocation"):
-            sizes.append((event.start_time_ns, event.extra_fields.alloc_size))
-    held = peak = 0
-    for _, size in sorted(sizes, key=lambda entry: entry[0]):
-        held += size
-        peak = max(peak, held)
-    return peak
 
 
 def copying(count: int, device: str) -> Function:

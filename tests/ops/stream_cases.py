@@ -36,23 +36,6 @@ def files_expected(operator):
     return {"__init__.py", "cost.py"} | rungs
 
 
-def peak_of_tensors(function):
-    """The most bytes that tensors made during the call held at one time."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        function()
-    sizes, todo = [], list(profile.profiler.kineto_results.experimental_event_tree())
-    while todo:
-        event = todo.pop()
-        todo.extend(event.children)
-        if str(event.tag).endswith("Allocation"):
-            sizes.append((event.start_time_ns, event.extra_fields.alloc_size))
-    held = peak = 0
-    for _, size in sorted(sizes, key=lambda entry: entry[0]):
-        held += size
-        peak = max(peak, held)
-    return peak
-
-
 def draw(*shape, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from depth_memory import peak_of_arrays
-from stream_cases import CPU_RUNGS, claims, draw, name_of, peak_of_tensors
+from stream_cases import CPU_RUNGS, claims, draw, name_of
 
+from t2lib.bench._measure import peak_of_arrays, peak_of_tensors
 from t2lib.ops import Tape, delta_rewrite, rewind
 from t2lib.ops._laws_delta import LAWS
 from t2lib.ops.delta_rewrite import cost

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from depth_memory import peak_of_arrays, peak_of_tensors
 
+from t2lib.bench._measure import peak_of_arrays, peak_of_tensors
 from t2lib.ops import _claims_depth, depth_attention, depth_attention_partial, merge
 from t2lib.ops._laws import random
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from depth_memory import peak_of_arrays, peak_of_tensors
 from test_depth_mix_laws import CPU_RUNGS, FORMS, arguments
 
+from t2lib.bench._measure import peak_of_arrays, peak_of_tensors
 from t2lib.ops import _claims_depth, depth_mix
 from t2lib.ops._laws import error, random
 

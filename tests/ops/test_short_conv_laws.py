@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from stream_cases import CPU_RUNGS, claims, draw, name_of, peak_of_tensors
+from stream_cases import CPU_RUNGS, claims, draw, name_of
 
+from t2lib.bench._measure import peak_of_tensors
 from t2lib.ops import short_conv
 from t2lib.ops._laws import error, random
 from t2lib.ops._laws_streams import LAWS
