@@ -72,8 +72,8 @@ class DecoderConfig:
         for name in ("stream_options", "mixer_options"):
             if not isinstance(getattr(self, name), dict):
                 raise TypeError(f"{name} must be a dict, got {type(getattr(self, name)).__name__}.")
-        streams.check_options(self.stream, self.stream_options)
-        mixers.check_options(self.mixer, self.mixer_options)
+        streams.STREAMS.check_options(self.stream, self.stream_options)
+        mixers.MIXERS.check_options(self.mixer, self.mixer_options)
 
     @property
     def head_width(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -33,9 +34,9 @@ class Streams(Stream):
         super().__init__(width, blocks)
         self.streams = check_integer("streams", streams, 1)
 
+    @abstractmethod
     def coefficients(self, streams: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor]:
         """How sublayer i reads (n), mixes (out, in) and writes (n), or with an axis in front a token each."""
-        raise NotImplementedError
 
     def collapse(self, streams: Tensor) -> Tensor:
         """One vector out of n, for the final norm: their sum."""

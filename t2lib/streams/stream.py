@@ -10,6 +10,7 @@ A state is never changed: `write` returns a new one, so a state can be kept, rea
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class State(NamedTuple):
     content: Any
 
 
-class Stream(nn.Module):
+class Stream(nn.Module, ABC):
     """A residual stream over 2L sublayers, numbered 0 ... 2L - 1, attention even and MLP odd.
 
     A design fills in `_start`, `_read`, `_write` and `_finish`, which pass its `content` on; what is checked
@@ -143,9 +144,9 @@ class Stream(nn.Module):
 
         return mixing_matrix(self, embedding, branch_outputs, normed)
 
+    @abstractmethod
     def cost(self) -> Cost:
         """What the stream costs a token over the whole depth: see `t2lib.streams.cost.Cost`."""
-        raise NotImplementedError
 
     def held(self, coefficient: Tensor) -> Tensor:
         """The coefficient; while the mixing matrix is taken, as a constant."""
@@ -160,17 +161,17 @@ class Stream(nn.Module):
         finally:
             self._holding = False
 
-    def _start(self, embedding: Tensor, tokens: Pass) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _start(self, embedding: Tensor, tokens: Pass) -> Any: ...
 
-    def _read(self, content: Any, i: int) -> Read:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, content: Any, i: int) -> Read: ...
 
-    def _write(self, content: Any, i: int, y: Tensor, normed: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, content: Any, i: int, y: Tensor, normed: Any) -> Any: ...
 
-    def _finish(self, content: Any, place: int) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _finish(self, content: Any, place: int) -> Tensor: ...
 
     def _check_owner(self, state: State) -> None:
         if not isinstance(state, State):

@@ -8,12 +8,24 @@ import torch
 from torch import Tensor
 
 from t2lib.ops import short_swa
-
-TOLERANCE = {torch.float32: 5e-6, torch.float16: 4e-3}
+from t2lib.ops._kernel_cases import TOLERANCE
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def sliced(x: Tensor) -> Tensor:
+    """The same numbers inside a buffer of NaN."""
+    buffer = torch.full([size + 3 for size in x.shape], float("nan"), dtype=x.dtype)
+    inner = buffer[tuple(slice(1, -2) for _ in x.shape)]
+    inner.copy_(x)
+    return inner
+
+
+def turned(x: Tensor) -> Tensor:
+    """The same numbers with the axes in memory the other way around."""
+    return x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim)))
 
 
 def inputs(

@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from compare import sliced, turned
 from torch import Tensor
 
 from t2lib.ops import RungUnavailable, Tape, _cases_delta_rewrite, _registry, delta_rewrite
@@ -106,19 +107,6 @@ def test_target_and_gate_in_float32_beside_half_precision() -> None:
     for leaf, mine, truth in zip(leaves, got, want, strict=True):
         assert mine.dtype == leaf.dtype
         assert error(mine, truth) <= TOLERANCE[torch.float16]
-
-
-def sliced(x: Tensor) -> Tensor:
-    """The same numbers inside a buffer of NaN."""
-    buffer = torch.full([size + 3 for size in x.shape], float("nan"), dtype=x.dtype)
-    inner = buffer[tuple(slice(1, -2) for _ in x.shape)]
-    inner.copy_(x)
-    return inner
-
-
-def turned(x: Tensor) -> Tensor:
-    """The same numbers with the axes in memory the other way around."""
-    return x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim)))
 
 
 @pytest.mark.parametrize("layout", [sliced, turned])

@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from compare import sliced, turned
 from torch import Tensor
 
 from t2lib.ops import RungUnavailable, _cases_stream_mix, _registry, stream_mix
@@ -94,19 +95,6 @@ def test_coefficients_in_float32_beside_half_precision() -> None:
     for x, truth in zip(got, want, strict=True):
         assert x.dtype == torch.float16
         assert error(x.detach(), truth.detach()) <= TOLERANCE[x.dtype]
-
-
-def sliced(x: Tensor) -> Tensor:
-    """The same numbers inside a buffer of NaN."""
-    buffer = torch.full([size + 3 for size in x.shape], float("nan"), dtype=x.dtype)
-    inner = buffer[tuple(slice(1, -2) for _ in x.shape)]
-    inner.copy_(x)
-    return inner
-
-
-def turned(x: Tensor) -> Tensor:
-    """The same numbers with the axes in memory the other way around."""
-    return x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim)))
 
 
 @pytest.mark.parametrize("layout", [sliced, turned])
