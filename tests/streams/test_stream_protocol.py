@@ -11,7 +11,7 @@ from sublayers import close
 from t2lib.streams import STREAMS, build, options_of
 from t2lib.streams._variants import VARIANTS, built, embedding, toy
 from t2lib.streams.mixing import mixing_matrix
-from t2lib.streams.stream import run
+from t2lib.streams.stream import Stream, run
 from t2lib.token_pass import Pass
 
 everyone = pytest.mark.parametrize("variant", VARIANTS)
@@ -261,3 +261,14 @@ def test_a_pass_over_other_tokens_is_refused():
 def test_options_that_nothing_would_read(name, options, sentence):
     with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
         build(name, width=6, blocks=2, **options)
+
+
+def test_a_design_that_leaves_a_verb_out_cannot_be_made():
+    """Where it is made, not in the middle of a pass."""
+
+    class Unfinished(Stream):
+        def _start(self, embedding, tokens):
+            return embedding
+
+    with pytest.raises(TypeError, match=r"abstract .*'?_finish'?.*'?_read'?.*'?_write'?"):
+        Unfinished(6, 2)
