@@ -87,7 +87,8 @@ class Pass:
     ) -> Tensor:
         """`short_swa` along the tokens of q (..., H, T, D), k and v (..., H_kv, T, ·), positions applied."""
         if window_type == "chunk" and self.documents is not None:
-            return self._chunks_by_document(key, q, k, v, window, lookback)
+            apart: Tensor = self._chunks_by_document(key, q, k, v, window, lookback)
+            return apart
         if window_type == "chunk":
             # The keys handed over start at the border of a chunk, so that chunks stay where they are.
             reach = (lookback + 1) * window
@@ -107,6 +108,8 @@ class Pass:
         )  # fmt: skip
         return read
 
+    # How far tokens move apart depends on the labels: a graph of torch.compile ends here and another begins.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _chunks_by_document(
         self, key: Hashable, q: Tensor, k: Tensor, v: Tensor, window: int, lookback: int
     ) -> Tensor:
@@ -160,8 +163,10 @@ class Pass:
             k, v = (torch.cat([old, new], -2) for old, new in zip(earlier, (k, v), strict=True))
         length, total = q.shape[-2], k.shape[-2]
         documents = self._documents_of(total)
-        if documents is None and length in (1, total):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
+        if documents is None and earlier is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if documents is None and length == 1:
+            return F.scaled_dot_product_attention(q, k, v)
         i = torch.arange(total - length, total, device=q.device)
         visible = torch.arange(total, device=q.device) <= i[:, None]
         if documents is not None:

@@ -101,9 +101,10 @@ def check_states(name: str, states: Any) -> tuple[Any, ...]:
     if first.ndim < 1 or first.shape[-1] < 1:
         got = tuple(first.shape)
         raise ValueError(f"{name}[0] must have a width, its last axis, of at least 1; got shape {got}.")
+    kind_of_first, facts = type(first), _facts(first)
     for place, state in enumerate(states[1:], 1):
         # The usual case, in one step: the checks below cost microseconds a state.
-        if type(state) is type(first) and _facts(state) == _facts(first):
+        if type(state) is kind_of_first and _facts(state) == facts:
             continue
         check_like(f"{name}[{place}]", state, f"{name}[0]", first)
         check_shape(f"{name}[{place}]", state, tuple(first.shape))

@@ -294,6 +294,7 @@ def test_tokens_without_a_document_are_document_0():
 @torch.no_grad()
 def test_labels_compile():
     """One graph with documents and padding as inputs."""
+    torch._dynamo.reset()
     model, text = decoder("canon ABCD", torch.float32), tokens(2, 9)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     documents = torch.tensor([[0] * 4 + [1] * 5] * 2)

@@ -183,10 +183,35 @@ def test_canon_starts_as_its_author_insists():
     assert taps[:, -1].std().item() == pytest.approx(0.289, abs=0.01)
 
 
-@pytest.mark.parametrize("variant", ["canon ABCD", "short_swa"])
-def test_compiles_in_one_graph(variant):
-    model, text = decoder(variant, torch.float32), tokens(2, 12)
-    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(text), model(text))
+def compiled_for_all_lengths(model, **options):
+    """With symbolic lengths, which torch.compile takes to by itself when it has met two of them."""
+    torch._dynamo.reset()
+    return torch.compile(model, backend="eager", dynamic=True, **options)
+
+
+LENGTHS = (12, 7, 1)
+
+
+@pytest.mark.parametrize("variant", ["none", "canon ABCD", "short_swa", "short_swa chunk"])
+def test_one_graph_for_all_lengths(variant):
+    model = decoder(variant, torch.float32, blocks=1)
+    compiled = compiled_for_all_lengths(model, fullgraph=True)
+    for length in LENGTHS:
+        torch.testing.assert_close(compiled(tokens(2, length)), model(tokens(2, length)))
+
+
+@pytest.mark.parametrize(
+    ("variant", "whole"),
+    [("none", True), ("canon ABCD", True), ("short_swa", True), ("short_swa chunk", False)],
+)
+def test_padding_compiles(variant, whole):
+    """In one graph, but for chunks: how far they move apart depends on the labels."""
+    model = decoder(variant, torch.float32, blocks=1)
+    compiled = compiled_for_all_lengths(model, fullgraph=whole)
+    for length in LENGTHS:
+        valid = torch.arange(length).expand(2, length) >= torch.tensor([[0], [length // 3]])
+        text = tokens(2, length)
+        torch.testing.assert_close(compiled(text, valid=valid), model(text, valid=valid))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from t2lib.bench._measure import peak_bytes
-from t2lib.ops import RungUnavailable, short_swa
-from t2lib.ops.short_swa import compiled
+from t2lib.ops import RungUnavailable, _compile, short_swa
 
 
 def draw(*shape, seed=0):
@@ -73,7 +72,7 @@ def test_a_failing_compiler_is_no_silent_fallback(monkeypatch):
     def broken(*arguments):
         raise torch._dynamo.exc.TorchDynamoException("no compiler\nand a long trace")
 
-    monkeypatch.setattr(compiled, "_compiled", lambda function: broken)
+    monkeypatch.setattr(_compile, "_compiled", lambda function, dynamic: broken)
     x = torch.ones(4, 2)
     sentence = (
         "rung='compiled' cannot run here: torch.compile failed with TorchDynamoException, no compiler; "

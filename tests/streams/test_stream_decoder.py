@@ -93,19 +93,21 @@ def walk(model, embedding):
 
 @pytest.mark.parametrize("variant", DESIGNS)
 def test_the_decoder_compiles_in_one_graph(variant):
-    """The call that users compile, tokens in and logits out, and its gradients; all variants are compiled by
-    `python -m t2lib.verify streams --compile`."""
+    """The call that users compile, tokens in and logits out, and its gradients, one graph for all lengths;
+    all variants are compiled by `python -m t2lib.verify streams --compile`."""
     # One function compiled for many modules runs into the limit of its recompilations.
     torch._dynamo.reset()
-    model, text = decoder(variant, torch.float32, blocks=2), tokens()
-    grads = []
-    for call in (torch.compile(model, fullgraph=True, backend="eager"), model):
-        model.zero_grad()
-        out = call(text)
-        out.square().mean().backward()
-        grads.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
-    for got, want in zip(*grads, strict=True):
-        torch.testing.assert_close(got, want)
+    model = decoder(variant, torch.float32, blocks=2)
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+    for length in (9, 5):
+        grads = []
+        for call in (compiled, model):
+            model.zero_grad()
+            out = call(tokens((2, length)))
+            out.square().mean().backward()
+            grads.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+        for got, want in zip(*grads, strict=True):
+            torch.testing.assert_close(got, want)
 
 
 @everyone

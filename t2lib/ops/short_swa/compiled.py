@@ -8,8 +8,7 @@ loops of the same kind, one owned by the queries and one by the keys. First orde
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from t2lib.ops._registry import RungUnavailable
+from t2lib.ops._compile import run
 from t2lib.ops.short_swa import Mask, sees
 
-# A second length, batch or width makes the compiler take that size as a symbol, for all others too. What adds
-# up are windows, dtypes, sizes of 1, labels or none, and layouts.
-VARIANTS = 64
+# A second length, batch or width makes the compiler take that size as a symbol, for all others too.
+_run = partial(run, dynamic=None)
 
 
 def short_swa(
@@ -187,25 +185,3 @@ def _keys_backward(
     dk = (d_scores[..., None, :] * queries.masked_fill(hidden, 0.0)).sum((-1, -3), keepdim=True)[..., 0]
     dv = (weights[..., None, :] * d_reads.masked_fill(hidden, 0.0)).sum((-1, -3), keepdim=True)[..., 0]
     return dk.to(k.dtype), dv.to(v.dtype)
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # fullgraph: beyond the limit of variants this raises instead of falling back to eager in silence.
-    return torch.compile(function, fullgraph=True)
-
-
-def _run(function: Callable[..., Any], *arguments: Any) -> Any:
-    config = torch._dynamo.config
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    try:
-        with config.patch({limit: VARIANTS}):
-            return _compiled(function)(*arguments)
-    except Exception as error:
-        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise
-        why = str(error).strip().partition("\n")[0]
-        raise RungUnavailable(
-            f"rung='compiled' cannot run here: torch.compile failed with {type(error).__name__}, {why}; "
-            "rung='eager' computes the same."
-        ) from error
