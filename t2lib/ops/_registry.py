@@ -27,10 +27,6 @@ OPERATORS: dict[str, dict[str, str]] = {
 }
 
 
-# Modules of rungs by name. torch.compile can follow a look-up here in one graph, an import it cannot.
-_LOADED: dict[str, ModuleType] = {}
-
-
 class RungUnavailable(RuntimeError):
     """The rung asked for cannot run here; the message says why and what would."""
 
@@ -84,10 +80,16 @@ def load(operator: str, rung: str) -> ModuleType:
     runs_here, reason = (False, missing[rung]) if rung in missing else _CHECKS[rung]()
     if not runs_here:
         raise RungUnavailable(f"rung={rung!r} of {operator} cannot run here: {reason}.")
-    name = f"t2lib.ops.{operator}.{rung}"
-    if name not in _LOADED:
-        _LOADED[name] = importlib.import_module(name)
-    return _LOADED[name]
+    # What "auto" takes for tensors, in a form that torch.compile can follow; a module comes with its imports.
+    if rung == "eager":
+        from t2lib.ops._eager import MODULES as EAGER
+
+        return EAGER[operator]
+    if rung == "kernels":
+        from t2lib.ops._kernels import MODULES as KERNELS
+
+        return KERNELS[operator]
+    return importlib.import_module(f"t2lib.ops.{operator}.{rung}")
 
 
 def choose(operator: str, q: Any) -> str:

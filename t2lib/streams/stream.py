@@ -19,17 +19,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from t2lib.ops import _registry
 from t2lib.ops._checks import check_integer
 from t2lib.streams.cost import Cost
 from t2lib.token_pass import Pass
 
 Read = Tensor | dict[str, Tensor]
 X = ("x",)
-
-# Rungs are imported when first called, which a graph that is being compiled cannot do.
-for _operator in _registry.OPERATORS:
-    _registry.load(_operator, "eager")
 
 
 class State(NamedTuple):

@@ -103,7 +103,7 @@ def short_conv(
 def _check_weight(weight: Any, x: Any) -> int:
     check_like("weight", weight, "x", x)
     width = x.shape[-1]
-    if weight.ndim != 2 or weight.shape[0] != width or weight.shape[1] not in WIDTHS:
+    if weight.ndim != 2 or weight.shape[0] != width or not WIDTHS[0] <= weight.shape[1] <= WIDTHS[-1]:
         takes = f"shape ({width}, K) with K from {WIDTHS[0]} to {WIDTHS[-1]}"
         raise ValueError(f"weight must have {takes}; got {tuple(weight.shape)}.")
     return int(weight.shape[1])
