@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 # In reading order: each rung computes the same thing as the one before it, faster.
 RUNGS = ("loops", "arrays", "eager", "compiled", "kernels")
 NUMPY_RUNGS = ("loops", "arrays")
+ON_CUDA = "Triton, on a CUDA device"
 
 # Operator -> the rungs it does not have, each with the reason.
 OPERATORS: dict[str, dict[str, str]] = {
@@ -65,7 +66,8 @@ def ladder(operator: str) -> Ladder:
         if rung in missing:
             rows.append(Row(rung, False, missing[rung]))
         else:
-            rows.append(Row(rung, *_CHECKS[rung]()))
+            runs_here, reason = _CHECKS[rung]()
+            rows.append(Row(rung, runs_here, _on_this_device() if reason == ON_CUDA else reason))
     return rows
 
 
@@ -156,7 +158,14 @@ def _kernels() -> tuple[bool, str]:
             False,
             "no CUDA device; set TRITON_INTERPRET=1 before the first import to interpret the kernels",
         )
-    return True, f"Triton, on {torch.cuda.get_device_name()}"
+    # Without the device's name: torch.compile, which follows this, cannot follow a function that returns it.
+    return True, ON_CUDA
+
+
+def _on_this_device() -> str:
+    import torch
+
+    return f"Triton, on {torch.cuda.get_device_name()}"
 
 
 _CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
