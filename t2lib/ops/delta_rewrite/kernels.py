@@ -106,7 +106,7 @@ def _rows(pointer, step, row, D: tl.constexpr):
 def _small(pointer, step, D_V: tl.constexpr, CHANNELS: tl.constexpr):
     """One number a channel."""
     channel = tl.arange(0, CHANNELS)
-    return tl.load(pointer + channel * step, mask=channel < D_V, other=0.0).to(tl.float32)
+    return tl.load(pointer + channel.to(tl.int64) * step, mask=channel < D_V, other=0.0).to(tl.float32)
 
 
 @triton.jit

@@ -81,6 +81,8 @@ def _weight(
     `shared` is (pointer, strides of outputs, states and channels), `own` is (pointer to the weights of this
     token, strides of outputs and states); either pointer may be None.
     """
+    # A stride below 2^31 is a number of 32 bits, and a product of two of those would be one, too.
+    way, j = tl.cast(way, tl.int64), tl.cast(j, tl.int64)
     if shared[0] is not None:
         where = shared[0] + way * shared[1][0] + j * shared[1][1]
         if WIDE:
@@ -159,7 +161,7 @@ def backward(
             own = (token_weights + offset(row, sizes, token_strides, LEVELS, 2), token_strides)
         above = ()
         for way in tl.static_range(OUTPUTS):
-            at = grad + way * grad_strides[0] + offset(row, sizes, grad_strides, LEVELS, 2)
+            at = grad + tl.cast(way, tl.int64) * grad_strides[0] + offset(row, sizes, grad_strides, LEVELS, 2)
             at += _along(column, grad_strides[1], DENSE)
             above = above + (tl.load(at, mask=inside, other=0.0).to(tl.float32),)
         added = ()

@@ -66,10 +66,10 @@ def pick_config(capability: tuple[int, int], kernel: str, streams: int, *, few: 
 
 @triton.jit
 def _numbers(pointer, step, N: tl.constexpr):
-    """N coefficients as scalars."""
+    """N coefficients as scalars. A stride below 2^31 is one of 32 bits: it is multiplied in 64."""
     found = ()
     for i in tl.static_range(N):
-        found = found + (tl.load(pointer + i * step).to(tl.float32),)
+        found = found + (tl.load(pointer + tl.cast(i, tl.int64) * step).to(tl.float32),)
     return found
 
 
@@ -78,7 +78,7 @@ def _matrix(pointer, steps, N: tl.constexpr):
     """The N² coefficients of a mix, row by row."""
     found = ()
     for out in tl.static_range(N):
-        found = found + _numbers(pointer + out * steps[0], steps[1], N)
+        found = found + _numbers(pointer + tl.cast(out, tl.int64) * steps[0], steps[1], N)
     return found
 
 
@@ -92,7 +92,8 @@ def _vectors(pointer, steps, column, wanted, N: tl.constexpr):
     """The N streams at these channels."""
     found = ()
     for i in tl.static_range(N):
-        found = found + (_vector(pointer + i * steps[0], steps[1], column, wanted),)
+        stream = pointer + tl.cast(i, tl.int64) * steps[0]
+        found = found + (_vector(stream, steps[1], column, wanted),)
     return found
 
 

@@ -226,6 +226,17 @@ def test_offsets_beyond_two_to_the_31() -> None:
         assert error(got, delta_rewrite(X.double(), *(x.double() for x in given))) <= TOLERANCE[torch.float16]
 
 
+def test_a_product_of_a_stride_is_not_one_of_32_bits() -> None:
+    # A stride below 2^31 is a number of 32 bits; its product with the number of a channel is not.
+    step = 2**29
+    buffer = torch.from_numpy(np.zeros(6 * step, np.float16))
+    v = buffer.as_strided((2, 6), (8, step))
+    v.copy_(normal(2, 6))
+    X, k, beta = normal(2, 3, 6).half(), normal(2, 3).half(), torch.ones(2).half()
+    got = delta_rewrite(X, k, v, beta, rung="kernels")
+    assert error(got, delta_rewrite(*(x.double() for x in (X, k, v, beta)))) <= TOLERANCE[torch.float16]
+
+
 plain = kernels._summed
 
 

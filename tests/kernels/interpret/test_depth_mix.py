@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -139,6 +140,23 @@ def test_an_offset_beyond_32_bits_without_the_memory() -> None:
     state.copy_(normal(2, width))
     z = depth_mix([state, state], torch.tensor([1.0, 2.0]), rung="kernels")
     torch.testing.assert_close(z, 3 * state)
+
+
+def test_a_product_of_a_stride_is_not_one_of_32_bits() -> None:
+    # Strides below 2^31 are numbers of 32 bits; their products with the number of an output are not.
+    step = 2**30
+    buffer = torch.from_numpy(np.zeros(3 * step, np.float16))
+    upstream, weights = buffer.as_strided((3, 2, 8), (step, 8, 1)), buffer[64:].as_strided((3, 2), (step, 8))
+    own = buffer[128:].as_strided((2, 3, 2), (8, step, 1))
+    for x in (upstream, weights, own):
+        x.copy_(normal(*x.shape))
+    found = []
+    for rung, dtype in (("eager", torch.float64), ("kernels", torch.float16)):
+        states = [normal(2, 8, seed=j).half().to(dtype).requires_grad_() for j in range(2)]
+        z = depth_mix(states, weights.to(dtype), own.to(dtype), outputs=3, rung=rung)
+        found.append([z.detach().double(), *torch.autograd.grad(z, states, upstream.to(dtype))])
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got.double(), want.double(), rtol=2e-3, atol=2e-3)
 
 
 def test_an_empty_batch_is_an_empty_result() -> None:

@@ -202,6 +202,23 @@ def test_offsets_beyond_two_to_the_31() -> None:
     assert torch.equal(got, wide.sum(1))
 
 
+def test_a_product_of_a_stride_is_not_one_of_32_bits() -> None:
+    # Strides below 2^31 are numbers of 32 bits; their products with the number of a stream are not.
+    step = 2**30
+    buffer = torch.from_numpy(np.zeros(3 * step, np.float16))
+    streams, read = buffer.as_strided((2, 3, 8), (8, step, 1)), buffer[64:].as_strided((3,), (step,))
+    mix, write = (buffer[place:].as_strided((2, 2), (step, step // 2)) for place in (128, 192))
+    for x in (streams, read, mix, write):
+        x.copy_(normal(*x.shape))
+    got = stream_mix(streams, read=read, rung="kernels")
+    want = stream_mix(streams.double(), read=read.double())
+    assert error(got, want) <= TOLERANCE[torch.float16]
+    given = {"mix": mix, "write": write[0], "branch": torch.ones(2, 8).half()}
+    got = stream_mix(streams[:, 1:], **given, rung="kernels")
+    want = stream_mix(streams[:, 1:].double(), **{name: x.double() for name, x in given.items()})
+    assert error(got, want) <= TOLERANCE[torch.float16]
+
+
 @triton.jit
 def not_transposed(mix, X, N: tl.constexpr, TRANSPOSED: tl.constexpr = False):  # type: ignore[no-untyped-def]
     found = ()
