@@ -1,11 +1,13 @@
 """Gradients of the eager rung: finite differences, both axes, odd layouts, bad values."""
 
+import itertools
 from functools import partial
 
 import pytest
 import torch
 
 from t2lib.ops import short_swa
+from t2lib.ops.short_swa import sees
 
 eager = partial(short_swa, rung="eager")
 
@@ -43,6 +45,31 @@ def test_shared_heads_and_several_blocks():
     q, k, v = leaf(70, 4, 2, seed=1), leaf(70, 2, 2, seed=2), leaf(70, 2, 2, seed=3)
     read = partial(eager, window=5, axis=0, head_axis=1)
     torch.autograd.gradcheck(read, (q, k, v), fast_mode=True)
+
+
+@pytest.mark.parametrize("heads", [None, 1], ids=["own keys", "shared keys"])
+@pytest.mark.parametrize("window_type", ["strict", "chunk"])
+def test_any_of_the_inputs_may_have_a_gradient(window_type, heads):
+    """Longer than a block, so that the keys are cut; the truth is the definition under one softmax."""
+    data = [
+        torch.randn(70, size, 3, dtype=torch.float64) for size in (4, 2 if heads else 4, 2 if heads else 4)
+    ]
+    call = {"window": 3, "window_type": window_type, "axis": 0, "head_axis": heads}
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    hidden = ~sees(i, j, window=3, window_type=window_type, lookback=1)
+    leaves = [x.clone().requires_grad_() for x in data]
+    q, k, v = leaves[0], *(x.repeat_interleave(4 // x.shape[1], 1) for x in leaves[1:])
+    scores = torch.einsum("ihd,jhd->hij", q, k) / 3**0.5
+    truth = torch.einsum("hij,jhd->ihd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
+    want = torch.autograd.grad(truth.square().sum(), leaves)
+    for needs in itertools.product((False, True), repeat=3):
+        inputs = [x.clone().requires_grad_(need) for x, need in zip(data, needs, strict=True)]
+        z = eager(*inputs, **call)
+        assert torch.allclose(z, truth, rtol=0, atol=1e-12)
+        if any(needs):
+            z.square().sum().backward()
+        for x, need, gradient in zip(inputs, needs, want, strict=True):
+            assert x.grad is None if not need else torch.allclose(x.grad, gradient, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("start", [33, 90])

@@ -41,7 +41,9 @@ def short_swa(
     block = BLOCK if mask.reach > BLOCK // 2 else BLOCK // 2
     begins = range(mask.query_start, k.shape[-2], block)
     spans = [(mask.first_seen(begin), min(begin + block, k.shape[-2])) for begin in begins]
-    span_of_keys, span_of_values = _spans(k, spans, begins), _spans(v, spans, begins)
+    # Keys and values are cut alike, even if only one of them has a gradient.
+    whole = len(spans) > 1 and (k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
+    span_of_keys, span_of_values = (_spans(x, spans, begins, whole=whole) for x in (k, v))
     read = _read if _all_finite(q, k, v, scale) else _read_carefully
 
     reads = []
@@ -94,10 +96,12 @@ def _softmax(scores: Tensor, visible: Tensor, empty_rows: bool) -> Tensor:
     return torch.softmax(scores + hide.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
 
 
-def _spans(x: Tensor, spans: list[tuple[int, int]], begins: range) -> Callable[[int], Tensor]:
-    """A function from the first query of a block to the keys it reads, cut so that the gradient is linear."""
+def _spans(
+    x: Tensor, spans: list[tuple[int, int]], begins: range, *, whole: bool
+) -> Callable[[int], Tensor]:
+    """A function from the first query of a block to the keys it reads: in `whole` blocks, or exactly these."""
     by_begin = dict(zip(begins, spans, strict=True))
-    if len(spans) == 1 or not (x.requires_grad and torch.is_grad_enabled()):
+    if not whole:
         return lambda begin: x[..., slice(*by_begin[begin]), :]
     # The grid of the queries, continued back to the first key that is read.
     origin, end = spans[0][0], spans[-1][1]
