@@ -1,7 +1,8 @@
 """Run the code cells of a notebook from top to bottom, without Jupyter: python tools/plain_notebook.py FILE
 
 Prints what the cells print. A cell that needs a package which is not installed is left out with everything
-that builds on it; any other error ends the run with status 1.
+that builds on it; any other error ends the run with status 1, and so does a notebook of which no cell ran.
+t2lib, torch and numpy have to be there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import linecache
 import os
+import symtable
 import sys
 import tempfile
 import time
@@ -16,6 +18,9 @@ import traceback
 import types
 from pathlib import Path
 from typing import Any
+
+# Without these a notebook shows nothing of the library.
+NEEDED = {"t2lib", "torch", "numpy"}
 
 
 def code_cells(path: Path) -> list[tuple[str, list[str]]]:
@@ -36,6 +41,8 @@ def run(path: Path) -> int:
     sys.modules["__main__"] = module
     module.__dict__["display"] = print
     absent: set[str] = set()
+    # What the cells that were left out would have defined.
+    lost: set[str] = set()
     left_out = 0
     started = time.monotonic()
     before = Path.cwd()
@@ -46,12 +53,11 @@ def run(path: Path) -> int:
                 name = f"<{path.stem}, cell {number}>"
                 try:
                     _execute(source, name, module.__dict__)
-                except ImportError as error:
-                    absent.add((error.name or str(error)).partition(".")[0])
-                    left_out += 1
                 except Exception as error:
-                    # After a cell that was left out, names may be missing.
-                    if absent and isinstance(error, NameError):
+                    package = _absent(error)
+                    if package or (isinstance(error, NameError) and error.name in lost):
+                        absent |= {package} - {""}
+                        lost |= _defined(source, name)
                         left_out += 1
                     elif "raises-exception" not in tags:
                         traceback.print_exc()
@@ -60,8 +66,23 @@ def run(path: Path) -> int:
         finally:
             os.chdir(before)
     why = f", {left_out} left out for want of {', '.join(sorted(absent))}" if absent else ""
-    print(f"{path.name}: {len(cells) - left_out} cells ran{why}, {time.monotonic() - started:.1f} s")
-    return 0
+    ran = len(cells) - left_out
+    print(f"{path.name}: {ran} cells ran{why}, {time.monotonic() - started:.1f} s")
+    return 0 if ran else 1
+
+
+def _absent(error: Exception) -> str:
+    """The package that is not installed, if it is one that a notebook can do without, or ""."""
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    package = (error.name or "").partition(".")[0]
+    return "" if package in NEEDED else package
+
+
+def _defined(source: str, name: str) -> set[str]:
+    """The names that a cell assigns, defines or imports."""
+    symbols = symtable.symtable(source, name, "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 
 
 def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:

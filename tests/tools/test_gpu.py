@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 
 import gpu
+import gpu_checks
 import plain_notebook
 import pytest
+
+from t2lib.ops import RungUnavailable, _registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,8 +21,6 @@ def python(code):
 
 
 def test_the_parts_cover_every_operator_and_every_chapter():
-    from t2lib.ops import _registry
-
     chapters = sorted((ROOT / "book").glob("ch*.ipynb"))
     for device in ("cuda", "cpu"):
         planned = gpu.parts(device, Path("out"), chapters)
@@ -80,6 +81,24 @@ def test_without_a_gpu_the_run_says_so(monkeypatch, capsys):
     assert "No part's name begins with nothing." in capsys.readouterr().err
 
 
+def test_checks_that_could_not_run_have_failed(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(_registry._CHECKS, "kernels", lambda: (False, "triton is not installed"))
+    assert gpu_checks.run("short_conv", "cpu", tmp_path / "checks.jsonl") == 1
+    assert "not run: triton is not installed" in capsys.readouterr().out
+    assert json.loads((tmp_path / "checks.jsonl").read_text())["ok"] is False
+
+
+def test_a_refusal_is_a_failure(monkeypatch, tmp_path, capsys):
+    def refused():
+        raise RungUnavailable("it needs 81920 of shared memory")
+
+    monkeypatch.setitem(_registry._CHECKS, "kernels", lambda: (True, ""))
+    rows = [("one", "float32", 1e-5, lambda: {"z": 1e-6}), ("two", "float16", 1e-3, refused)]
+    monkeypatch.setattr(gpu_checks, "checks", lambda operator, device: rows)
+    assert gpu_checks.run("short_conv", "cpu", tmp_path / "checks.jsonl") == 1
+    assert "FAILED    0.0e+00  float16   two RungUnavailable: it needs" in capsys.readouterr().out
+
+
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -114,6 +133,26 @@ def test_a_missing_package_leaves_out_what_builds_on_it(notebook, capsys):
     shown = capsys.readouterr().out
     assert "still here" in shown
     assert "1 cells ran, 2 left out for want of a_package_that_is_not" in shown
+
+
+def test_only_what_a_left_out_cell_defines_is_left_out_with_it(notebook, capsys):
+    assert (
+        plain_notebook.run(notebook(("import a_package_that_is_not",), ("x = 1",), ("print(mistyped)",))) == 1
+    )
+    assert "cell 3 of 3 failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "cell", ["from t2lib.ops import depth_mixx", "import t2lib.not_there", "import torch.not_there"]
+)
+def test_the_library_and_torch_are_never_left_out(notebook, capsys, cell):
+    assert plain_notebook.run(notebook(("x = 1",), (cell,), ("y = 2",))) == 1
+    assert "cell 2 of 3 failed" in capsys.readouterr().out
+
+
+def test_a_notebook_of_which_no_cell_ran_has_failed(notebook, capsys):
+    assert plain_notebook.run(notebook(("import a_package_that_is_not",))) == 1
+    assert "0 cells ran, 1 left out" in capsys.readouterr().out
 
 
 def test_a_cell_that_fails_is_named(notebook, capsys):
