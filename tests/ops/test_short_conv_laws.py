@@ -130,6 +130,29 @@ def test_a_bad_entry_reaches_what_sees_it(rung, bad):
     assert np.array_equal(~np.isfinite(y), seen)
 
 
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+
+
+@pytest.mark.parametrize("rung", CPU_RUNGS)
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_documents_of_unsigned_dtypes(rung, dtype):
+    x, weight, documents = random(1, 7, 2), random(2, 4, seed=1), np.array([[3, 3, 3, 255, 255, 3, 3]])
+    y = short_conv(x, weight, axis=1, documents=documents.astype(dtype), rung=rung)
+    assert error(y, short_conv(x, weight, axis=1, documents=documents, rung="loops")) <= 1e-12
+
+
+@pytest.mark.parametrize("dtype", UNSIGNED)
+def test_kernels_take_documents_of_unsigned_dtypes(dtype):
+    """What torch prepares for them: for each entry, which of those before it are of its document."""
+    pytest.importorskip("triton")
+    from t2lib.ops.short_conv.kernels import _kinship
+
+    documents = torch.from_numpy(np.array([[3, 3, 3, 255, 255, 3, 3]], dtype))
+    # The bits, the own one last; entries before the first are of its document.
+    want = [[0b1111, 0b1111, 0b1111, 0b0001, 0b0011, 0b1001, 0b0011]]
+    assert _kinship(documents, 4, 1).tolist() == want
+
+
 @pytest.mark.parametrize("rung", ["arrays", "eager"])
 @pytest.mark.parametrize("shape", [(4, 3), (0, 4, 3), (2, 7, 2, 5), (1, 300, 1)])
 @pytest.mark.parametrize("axis", [0, -2])

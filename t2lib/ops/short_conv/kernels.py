@@ -392,10 +392,11 @@ def _kinship(documents: Tensor | None, taps: int, axis: int) -> Tensor | None:
     if documents is None:
         return None
     bits = torch.ones(documents.shape, dtype=torch.uint8, device=documents.device)
-    places = torch.arange(documents.shape[axis], device=documents.device)
+    # Cut and joined: torch does not index the wide unsigned dtypes.
+    before = torch.cat([documents.narrow(axis, 0, 1)] * (taps - 1) + [documents], axis)
     for distance in range(1, taps):
-        before = documents.index_select(axis, (places - distance).clamp(min=0))
-        bits |= (before == documents).to(torch.uint8) << distance
+        earlier = before.narrow(axis, taps - 1 - distance, documents.shape[axis])
+        bits |= (earlier == documents).to(torch.uint8) << distance
     return bits
 
 

@@ -96,10 +96,8 @@ def _softmax(scores: Tensor, visible: Tensor, empty_rows: bool) -> Tensor:
     return torch.softmax(scores + hide.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
 
 
-def _spans(
-    x: Tensor, spans: list[tuple[int, int]], begins: range, *, whole: bool
-) -> Callable[[int], Tensor]:
-    """A function from the first query of a block to the keys it reads: in `whole` blocks, or exactly these."""
+def _spans(x: Tensor, spans: list[tuple[int, int]], begins: range, *, whole: bool) -> Callable[[int], Tensor]:
+    """A function from the first query of a block to the keys it reads, exactly or in `whole` blocks."""
     by_begin = dict(zip(begins, spans, strict=True))
     if not whole:
         return lambda begin: x[..., slice(*by_begin[begin]), :]
