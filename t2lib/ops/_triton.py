@@ -19,6 +19,9 @@ from t2lib.ops._registry import RungUnavailable
 # Both are fixed when Triton is imported, so they are chosen once.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
+# Programs along the first axis of a grid: CUDA C++ Programming Guide, "Technical Specifications". The other
+# axes end at 65,535, which a count of tokens soon exceeds, so every grid here has one axis.
+MOST_PROGRAMS = 2**31 - 1
 
 
 def refuses(x: Tensor, name: str = "q") -> str | None:
@@ -84,27 +87,40 @@ def levels(
 def launch(
     operator: str,
     kernel: Any,
-    programs: int | tuple[int, ...],
+    programs: int,
     arguments: dict[str, Any],
     *,
     device: torch.device,
     warps: int,
     stages: int = 1,
 ) -> None:
-    """Run a kernel on a grid; `arguments` may hold more than it takes.
+    """Run that many programs of a kernel; `arguments` may hold more than it takes.
 
-    A launch that needs more of the chip than there is becomes a sentence that says of what, and how much.
+    A launch that needs more of the chip than there is becomes a sentence that says of what, and how much; any
+    other that the driver refuses becomes one that says what the driver did.
     """
-    grid = programs if isinstance(programs, tuple) else (programs,)
+    if programs > MOST_PROGRAMS:
+        raise RungUnavailable(
+            f"rung='kernels' of {operator} needs {programs} programs for this many tokens, and a launch has "
+            f"at most {MOST_PROGRAMS}; takes rung='eager'."
+        )
     try:
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            kernel[grid](
+            kernel[(programs,)](
                 **{name: arguments[name] for name in kernel.arg_names}, num_warps=warps, num_stages=stages
             )
     except OutOfResources as error:
         raise RungUnavailable(
             f"rung='kernels' of {operator} needs {error.required} of {error.name} for these widths, "
             f"and {device} has {error.limit}; takes rung='eager'."
+        ) from error
+    except RuntimeError as error:
+        # Triton raises what the driver answers as a plain RuntimeError that begins so; all others pass.
+        if not str(error).startswith("Triton Error [CUDA]"):
+            raise
+        raise RungUnavailable(
+            f"rung='kernels' of {operator} failed to launch {programs} programs of {warps} warps on "
+            f"{device}, with {str(error)!r}; takes rung='eager'."
         ) from error
 
 

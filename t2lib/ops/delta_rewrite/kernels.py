@@ -325,10 +325,12 @@ def backward_compress(
 ):  # fmt: skip
     """What a chunk of tokens adds to the gradient of the compressor: Σ ∂u_i X'_ij, X' computed again.
 
-    A program owns a block of rows, so that its sum stays in registers from token to token.
+    A program owns a block of rows, so that its sum stays in registers from token to token. Its number is
+    that of the chunk, then that of the block.
     """
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    chunk = tl.program_id(1).to(tl.int64)
+    blocks: tl.constexpr = (D + ROWS - 1) // ROWS
+    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    chunk = (tl.program_id(0) // blocks).to(tl.int64)
     X_steps = (X_DENSE, X_strides[0], X_strides[1])
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     for step in range(tl.minimum(CHUNK, tokens - chunk * CHUNK)):
@@ -393,9 +395,9 @@ def _arguments(
 
 def _launch(kernel: Any, arguments: dict[str, Any], config: Config) -> None:
     tokens, device = arguments["tokens"], arguments["k"].device
-    programs: tuple[int, ...] = (tokens,)
+    programs = tokens
     if kernel is backward_compress:
-        programs = (triton.cdiv(arguments["D"], config.rows), triton.cdiv(tokens, CHUNK))
+        programs = triton.cdiv(tokens, CHUNK) * triton.cdiv(arguments["D"], config.rows)
     if tokens:
         _triton.launch("delta_rewrite", kernel, programs, arguments, device=device, warps=config.warps)
 

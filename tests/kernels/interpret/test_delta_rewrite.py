@@ -93,8 +93,10 @@ def test_a_batch_of_none() -> None:
 
 
 def test_more_tokens_than_a_chunk_of_the_compressor(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Three chunks of three blocks of rows each, on one axis of programs.
     monkeypatch.setattr(kernels, "CHUNK", 2)
-    check(rewritten(5, 2, (5,), compress=True))
+    force(monkeypatch, Config(16, True, 4))
+    check(rewritten(37, 2, (5,), compress=True))
 
 
 def test_target_and_gate_in_float32_beside_half_precision() -> None:
