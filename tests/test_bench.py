@@ -70,6 +70,31 @@ def test_all_gradients_are_the_same(name):
             assert (gradient - right).abs().max() < 2e-4, label
 
 
+@pytest.mark.parametrize("name", TINY)
+def test_the_device_draws_inputs_as_numpy_does(name):
+    import torch
+
+    module, shape = operator(name)
+    arrays, tensors = module.inputs(shape), module.inputs(shape, _case.normal_on("cpu", "bfloat16"))
+    assert [tuple(x.shape) for x in tensors] == [x.shape for x in arrays]
+    assert all(x.dtype == np.float32 for x in arrays)
+    assert all(x.dtype == torch.bfloat16 and x.is_contiguous() for x in tensors)
+
+
+def test_on_a_gpu_nothing_is_drawn_by_numpy(monkeypatch):
+    import torch
+
+    module, shape = operator("depth_mix")
+    on = _case.normal_on
+    monkeypatch.setattr(
+        _case, "normal_on", lambda device, dtype: on("cpu", dtype)
+    )
+    monkeypatch.setattr(np.random, "default_rng", None)
+    found, left_out = cases(module, shape, Setting("cuda", "float16", compiled=False))
+    assert found["eager"].forward().dtype == torch.float16
+    assert left_out["NumPy tensordot, stack given"] == "runs on the CPU"
+
+
 def test_the_upstream_gradient_is_made_before_the_clock(monkeypatch):
     import torch
 

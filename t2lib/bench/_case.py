@@ -14,6 +14,8 @@ import numpy as np
 from t2lib.ops import _registry
 
 Function = Callable[[], Any]
+# Arrays or tensors of standard normal numbers, by their shapes.
+Draw = Callable[..., tuple[Any, ...]]
 FORWARD, BACKWARD = "forward", "forward + backward"
 BEST, COPY = "best rung", "copy of as many bytes"
 
@@ -71,8 +73,8 @@ class Operator(Protocol):
 
     @property
     def BARS(self) -> tuple[Bar, ...]: ...
-    def inputs(self, shape: Any) -> tuple[Any, ...]:
-        """Arrays in float32, all of which take a gradient."""
+    def inputs(self, shape: Any, draw: Draw = ...) -> tuple[Any, ...]:
+        """What `draw` gives (by default arrays in float32), all of which take a gradient."""
         ...
 
     def call(self, shape: Any, rung: str) -> Callable[..., Any]: ...
@@ -127,8 +129,7 @@ def cases(
     operator: Operator, shape: Any, setting: Setting, *, only_rungs: bool = False
 ) -> tuple[dict[str, Case], dict[str, str]]:
     """All rungs and peers that can run here, on the same numbers; and why the others cannot."""
-    arrays = operator.inputs(shape)
-    tensors = to_tensors(arrays, setting) if _registry.installed("torch") else ()
+    arrays, tensors = _inputs(operator, shape, setting)
     found: dict[str, Case] = {}
     left_out: dict[str, str] = {}
     for rung, why in rungs(operator.NAME, setting).items():
@@ -152,6 +153,15 @@ def cases(
             given = tensors if peer.prepare is None else peer.prepare(*tensors)
             found[name] = _of_tensors(peer.function, given, peer.backward, False)
     return found, left_out
+
+
+def _inputs(operator: Operator, shape: Any, setting: Setting) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Arrays for NumPy and tensors for torch, as far as they are wanted."""
+    if setting.device == "cuda":
+        # Drawn there: at the sizes of a GPU, NumPy takes minutes for what the GPU draws at once.
+        return (), operator.inputs(shape, normal_on(setting.device, setting.dtype))
+    arrays = operator.inputs(shape)
+    return arrays, to_tensors(arrays, setting) if _registry.installed("torch") else ()
 
 
 def rungs(operator: str, setting: Setting) -> dict[str, str]:
@@ -212,3 +222,16 @@ def normal(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
     """Standard normal numbers in float32, the same in every run."""
     generator = np.random.default_rng(0)
     return tuple(generator.standard_normal(shape, dtype=np.float32) for shape in shapes)
+
+
+def normal_on(device: str, dtype: str) -> Draw:
+    """The same as `normal` with tensors drawn on the device, in the dtype of the bench."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shapes: tuple[int, ...]) -> tuple[Any, ...]:
+        kind = getattr(torch, dtype)
+        return tuple(torch.randn(shape, generator=generator, device=device, dtype=kind) for shape in shapes)
+
+    return draw

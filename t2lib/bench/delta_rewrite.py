@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, on_cuda, optional
+from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
 from t2lib.ops import _registry, delta_rewrite
 from t2lib.ops.delta_rewrite import cost
 
@@ -32,11 +32,12 @@ class Shape:
 ON_CUDA = Shape(tokens=16384, width=2048)
 
 
-def inputs(shape: Shape) -> tuple[Any, ...]:
+def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """State (T, d, d_v), direction (T, d), target (T, d_v), gate (T,) between 0 and 2."""
     t, d, d_v = shape.tokens, shape.width, shape.channels
-    state, direction, target, gate = normal((t, d, d_v), (t, d), (t, d_v), (t,))
-    return state, direction, target, 2 / (1 + np.exp(-gate))
+    state, direction, target, gate = draw((t, d, d_v), (t, d), (t, d_v), (t,))
+    # In operators that arrays and tensors share.
+    return state, direction, target, 1 + gate / (1 + abs(gate))
 
 
 def call(shape: Shape, rung: str) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, on_cuda, optional
+from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
 from t2lib.ops import _registry, depth_attention
 from t2lib.ops.depth_attention import cost
 
@@ -34,13 +34,11 @@ class Shape:
 ON_CUDA = Shape(tokens=16384, width=2048)
 
 
-def inputs(shape: Shape) -> tuple[Any, ...]:
+def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """N states (T, d), then the pseudo-query (d,) and the gain of the keys (d,)."""
-    *states, query, gain = normal(
-        *[(shape.tokens, shape.width)] * shape.states, (shape.width,), (shape.width,)
-    )
+    *states, query, gain = draw(*[(shape.tokens, shape.width)] * shape.states, (shape.width,), (shape.width,))
     # Scores of about 1: what a trained query makes of them.
-    return (*states, query / np.float32(shape.width**0.5), 1 + gain / 10)
+    return (*states, query / shape.width**0.5, 1 + gain / 10)
 
 
 def call(shape: Shape, rung: str) -> Callable[..., Any]:

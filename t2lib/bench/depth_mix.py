@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, on_cuda, optional
+from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
 from t2lib.ops import _registry, depth_mix
 from t2lib.ops.depth_mix import cost
 
@@ -32,9 +32,9 @@ class Shape:
 ON_CUDA = Shape(tokens=16384, width=2048)
 
 
-def inputs(shape: Shape) -> tuple[Any, ...]:
+def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """N states (T, d), then the weights (N,)."""
-    return normal(*[(shape.tokens, shape.width)] * shape.states, (shape.states,))
+    return draw(*[(shape.tokens, shape.width)] * shape.states, (shape.states,))
 
 
 def call(shape: Shape, rung: str) -> Callable[..., Any]:

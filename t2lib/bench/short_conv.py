@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, on_cuda, optional
+from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
 from t2lib.ops import _registry, short_conv
 from t2lib.ops.short_conv import cost
 
@@ -33,9 +33,9 @@ class Shape:
 ON_CUDA = Shape(tokens=16384, width=2048)
 
 
-def inputs(shape: Shape) -> tuple[Any, ...]:
+def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """Entries (B, T, d) and taps (d, K)."""
-    return normal((shape.batch, shape.tokens, shape.width), (shape.width, shape.taps))
+    return draw((shape.batch, shape.tokens, shape.width), (shape.width, shape.taps))
 
 
 def call(shape: Shape, rung: str) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, optional
+from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, optional
 from t2lib.ops import _registry, short_swa
 from t2lib.ops.short_swa import cost
 
@@ -37,12 +37,12 @@ class Shape:
 ON_CUDA = Shape(tokens=16384, width=2048, heads=32)
 
 
-def inputs(shape: Shape) -> tuple[Any, ...]:
+def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """q, k and v, (B, T, H, D) each."""
     if shape.width % shape.heads:
         raise ValueError(f"heads must divide width; got heads {shape.heads}, width {shape.width}.")
     sizes = (shape.batch, shape.tokens, shape.heads, shape.width // shape.heads)
-    return normal(sizes, sizes, sizes)
+    return draw(sizes, sizes, sizes)
 
 
 def call(shape: Shape, rung: str) -> Callable[..., Any]:

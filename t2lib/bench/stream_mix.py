@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import BACKWARD, BEST, Bar, Peer, Setting, missing, normal, on_cuda, optional
+from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
 from t2lib.ops import _registry, stream_mix
 from t2lib.ops.stream_mix import cost
 
@@ -31,11 +31,12 @@ class Shape:
 ON_CUDA = Shape(tokens=16384, width=2048)
 
 
-def inputs(shape: Shape) -> tuple[Any, ...]:
+def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """Streams (T, n, d), mix (T, n, n), write (T, n), branch (T, d)."""
     t, n, d = shape.tokens, shape.streams, shape.width
-    streams, mix, write, branch = normal((t, n, d), (t, n, n), (t, n), (t, d))
-    return streams, np.abs(mix) / np.abs(mix).sum(-1, keepdims=True), write, branch
+    streams, mix, write, branch = draw((t, n, d), (t, n, n), (t, n), (t, d))
+    # In operators that arrays and tensors share.
+    return streams, abs(mix) / abs(mix).sum(-1)[..., None], write, branch
 
 
 def call(shape: Shape, rung: str) -> Callable[..., Any]:
