@@ -191,7 +191,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("brevo", {"name_vocabulary": 4}, r"largest must be at most 4, the number of names"),
     ("brevo", {"context": 10}, r"context must hold the longest instance, 93 tokens, got 10\."),
     ("mano", {"largest": 0}, r"largest must be an integer from 1 to 200, got 0\."),
-    ("mano", {"modulus": 1}, r"modulus must be an integer of at least 2, got 1\."),
+    ("mano", {"modulus": 1}, r"modulus must be an integer from 2 to 1000000, got 1\."),
+    ("mano", {"modulus": np.int64(10**7)}, r"modulus must be an integer from 2 to 1000000, got 10000000\."),
+    ("mano", {"modulus": np.bool_(True)}, r"modulus must be an integer from 2 to 1000000, got np\.True_\."),
     ("mano", {"context": 0}, r"context must be an integer of at least 1, got 0\."),
     ("mqar", {"pairs": 0}, r"pairs must be an integer of at least 1, got 0\."),
     ("mqar", {"queries": 9}, r"queries must be an integer from 1 to 8, got 9\."),
@@ -221,6 +223,10 @@ def test_bad_calls_get_a_sentence() -> None:
     ):
         task.grade(batch, [[1.0], [2.0]])
     with pytest.raises(
+        TypeError, match=r"prompt must be one-dimensional and hold integers, got uneven rows\."
+    ):
+        task.solve([[1], [1, 2]])
+    with pytest.raises(
         ValueError, match=r"next_tokens must hold integers of shape \(2, \d+\), got shape \(3,\)"
     ):
         batch.answers_from([1, 2, 3])
@@ -232,25 +238,137 @@ def test_bad_calls_get_a_sentence() -> None:
         ("depo", "<bos> 60 61 <query_1> 60", "prompt must begin with <bos>, hold a query and end with <ans>"),
         ("depo", "<bos> 60 61 70 <query_1> 60 <ans>", "edges must be pairs of names, got 3 names"),
         ("depo", "<bos> 60 1 <query_1> 60 <ans>", r"the tokens \[1\] begin a name that does not end"),
-        ("depo", "<bos> 60 61 <query_2> 60 <ans>", r"edges must form a cycle, but none leaves \(61,\)"),
+        (
+            "depo",
+            "<bos> 1 1 60 61 <query_1> 61 <ans>",
+            r"names must have 1 to 2 tokens, got the name \[1, 1, 60\]",
+        ),
+        ("depo", "<bos> <query_1> 60 <ans>", "edges that form one cycle, got 0 that do not"),
+        # A path, a vertex with two successors, a tail into a cycle, two cycles.
+        ("depo", "<bos> 60 61 <query_2> 60 <ans>", "edges that form one cycle, got 1 that do not"),
+        (
+            "depo",
+            "<bos> 60 61 61 60 60 60 <query_1> 60 <ans>",
+            "edges that form one cycle, got 3 that do not",
+        ),
+        ("depo", "<bos> 60 61 61 61 <query_1> 60 <ans>", "edges that form one cycle, got 2 that do not"),
+        ("depo", "<bos> 60 60 61 61 <query_1> 60 <ans>", "edges that form one cycle, got 2 that do not"),
+        ("depo", "<bos> 60 61 61 60 <query_1> <ans>", "one name in every question and answer, got 0"),
+        ("depo", "<bos> 60 61 61 60 <query_1> 60 61 <ans>", "one name in every question and answer, got 2"),
+        ("depo", "<bos> 60 61 61 60 <query_1> 62 <ans>", r"ask about vertices of its edges, got \(62,\)"),
+        ("depo", "<bos> 60 61 61 60 <query_1> 60 <query_1> 61 <ans>", r"token \d+ belongs to no name"),
+        ("depo", "<bos> 60 61 61 60 <query_1> 60 <ans> <query_1> 61 <ans>", "question and answer, got 0"),
+        ("depo", "<bos> 60 61 61 60 <query_1> 60 <ans> 61 <bos> <query_1> 61 <ans>", r"token \d+ belongs to"),
+        ("depo", "<bos> 60 61 61 60 <query_1> 60 <ans> 61 <ans>", "end with the <ans> of its last query"),
         ("brevo", "<bos> 1 2 <ans>", "prompt must begin with <bos>, hold a query and end with <ans>"),
         (
             "brevo",
             "<bos> 1 2 <bos> <query> 2 <ans>",
             "token 13 belongs to no name; those of names are 1 to 12",
         ),
+        ("brevo", "<bos>" + 9 * " 1 2", "hold a query and end with <ans>, got <bos> 1 2 1 2 1 ... 2 1 2 1 2"),
+        ("brevo", "<bos> 1 2 3 <query> 2 <ans>", "edges must be pairs of names, got 3 names"),
+        ("brevo", "<bos> 1 2 <query> <ans>", "one name in every question and answer, got 0"),
+        ("brevo", "<bos> 1 2 <query> 1 2 <ans>", "one name in every question and answer, got 2"),
+        ("brevo", "<bos> 1 2 <query> 3 <ans>", r"ask about a vertex of its edges, got \(3,\)"),
+        ("brevo", "<bos> 1 2 2 1 <query> 1 <ans>", r"edges without a cycle, got one through \(\d,\)"),
+        ("brevo", "<bos> 1 1 <query> 1 <ans>", r"edges without a cycle, got one through \(1,\)"),
+        # A cycle that the vertex asked about does not depend on.
+        ("brevo", "<bos> 1 2 3 4 4 3 <query> 2 <ans>", r"edges without a cycle, got one through \(\d,\)"),
+        ("mano", "<bos> <ans>", "prompt must begin with <bos> and its length token and end with <ans>"),
+        ("mano", "<bos> <len_1> <ans>", "expression must be one prefix expression"),
+        ("mano", "<bos> + 1 2 <ans>", "prompt must begin with <bos> and its length token and end with <ans>"),
+        (
+            "mano",
+            "<bos> <ans> 5 <ans>",
+            "prompt must begin with <bos> and its length token and end with <ans>",
+        ),
+        ("mano", "<bos> <len_3> + 1 2 <ans>", "how many operators it has, 1, after <bos>, got <len_3>"),
+        ("mano", "<bos> <len_1> 5 <ans>", "how many operators it has, 0, after <bos>, got <len_1>"),
         ("mano", "<len_1> + 1 2 <ans>", "prompt must begin with <bos>"),
         ("mano", "<bos> <len_1> + 1 <ans>", "expression must be one prefix expression"),
         ("mano", "<bos> <len_1> 1 1 <ans>", "expression must be one prefix expression"),
         ("mano", "<bos> <len_1> + <bos> 1 <ans>", "expression must be one prefix expression"),
         ("lano", "<bos> 1", "prompt must be <bos> alone"),
-        ("mqar", "<bos> k1 v1 k2", "prompt must begin with <bos>, show pairs and end with one of their keys"),
+        ("lano", "", r"prompt must be <bos> alone, got nothing\."),
+        ("mqar", "", "prompt must be <bos>, pairs of a key and a value, fillers, and a key at its end"),
+        ("mqar", "k1 v1 k1", "prompt must be <bos>, pairs of a key and a value, fillers, and a key"),
+        ("mqar", "<bos> v1 k1 v1 k1", "prompt must be <bos>, pairs of a key and a value, fillers, and a key"),
+        ("mqar", "<bos> k1 <fill> v1 k1", "prompt must be <bos>, pairs of a key and a value, fillers"),
+        ("mqar", "<bos> k1 v1 <bos> k1 v2 k1", "prompt must be <bos>, pairs of a key and a value, fillers"),
+        ("mqar", "<bos> k1 v1 <fill> <fill> <fill> <fill>", "a key that it showed before, got <fill>"),
+        ("mqar", "<bos> k1 v1 k2 v2", "prompt must end with a key that it showed before, got v2"),
+        ("mqar", "<bos>", "prompt must end with a key that it showed before, got <bos>"),
+        ("mqar", "<bos> k1 v1 k2", "prompt must end with a key that it showed before, got k2"),
     ],
 )
 def test_broken_prompts_get_a_sentence(name: str, prompt: str, sentence: str) -> None:
     task = build(name)
+    tokens = [task.vocabulary.id(spelling) for spelling in prompt.split()]
     with pytest.raises(ValueError, match=sentence):
-        task.solve([task.vocabulary.id(spelling) for spelling in prompt.split()])
+        task.solve(tokens)
+    with pytest.raises(ValueError, match=sentence):
+        task.right(tokens, [1])
+
+
+def test_prompts_of_other_tokens_get_a_sentence(task: Task) -> None:
+    """Above the last token would otherwise lie, say, queries of depo for more steps than there are."""
+    prompt = task.batch(rng(), 1).prompts()[0].tolist()
+    for token in (-1, len(task.vocabulary)):
+        sentence = (
+            rf"prompt must hold tokens of the vocabulary, 0 to {len(task.vocabulary) - 1}, got {token}\."
+        )
+        with pytest.raises(ValueError, match=sentence):
+            task.solve([*prompt[:-1], token])
+
+
+def test_prompts_cut_or_changed_anywhere_are_solved_or_refused(task: Task) -> None:
+    """Nothing but a ValueError in one sentence, and what is solved is graded as right."""
+    generator = rng(5)
+    for prompt in task.batch(rng(), 4).prompts()[:12]:
+        for _ in range(20):
+            broken = prompt[: generator.integers(len(prompt) + 1)].tolist()
+            for place in generator.integers(0, max(1, len(broken)), generator.integers(3)) if broken else []:
+                broken[place] = int(generator.integers(len(task.vocabulary)))
+            broken += prompt[len(prompt) - generator.integers(3) :].tolist()
+            refusal, solution = "", []
+            try:
+                solution = task.solve(broken)
+            except ValueError as error:
+                refusal = str(error)
+            if refusal:
+                assert refusal.endswith(".")
+                assert "unpack" not in refusal
+            else:
+                assert task.right(broken, solution)
+
+
+def test_any_tokens_are_graded_as_an_answer(task: Task) -> None:
+    """What a model wrote is wrong at worst."""
+    generator = rng(6)
+    batch = task.batch(rng(), 4)
+    for _ in range(10):
+        answers = [
+            generator.integers(-2, len(task.vocabulary) + 2, generator.integers(12)) for _ in batch.questions
+        ]
+        assert task.grade(batch, answers).mean() < 0.5
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    """And they are kept as those of Python: 50 ** 29 names would overflow."""
+    assert (
+        build("mano").batch(rng(), np.int64(3)).tokens.tolist()  # type: ignore[arg-type]
+        == build("mano").batch(rng(), 3).tokens.tolist()
+    )
+    for name, parameters in BUILDS:
+        given = {
+            key: np.int32(value) if isinstance(value, int) else value for key, value in parameters.items()
+        }
+        assert build(name, **given) == build(name, **parameters)
+        assert repr(build(name, **given)) == repr(build(name, **parameters))
+    assert build("depo", longest_name=np.int8(30)).names.count == sum(50**n for n in range(1, 31))  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"size must be an integer of at least 1, got 0\."):
+        build("mano").batch(rng(), np.int64(0))  # type: ignore[arg-type]
 
 
 def test_the_registry_names_the_classes() -> None:

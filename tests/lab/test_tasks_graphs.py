@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from t2lib.lab.tasks import Batch, build
+from t2lib.lab.tasks import Batch, brevo, build
 from t2lib.lab.tasks._graphs import Names, Sizes
 from t2lib.lab.tasks.brevo import Brevo, ancestors, draw_edges, draw_query, parents_of
 from t2lib.lab.tasks.depo import Depo
@@ -224,6 +224,29 @@ def test_brevo_grades_whole_answers_only() -> None:
     assert not task.grade(batch, [[*answer[:-2][::-1], *answer[-2:]][1:] for answer in answers]).any()
     absent = task.vocabulary.id("<query>")
     assert not task.grade(batch, [[absent, *answer] for answer in answers]).any()
+
+
+def test_brevo_answers_a_chain_deeper_than_calls_can_be() -> None:
+    task = Brevo(largest=1500)
+    chain = [((vertex,), (vertex + 1,)) for vertex in range(1, 1500)]
+    prompt = task.write(chain[::-1], (1500,), [], 1500).tokens[:-1]
+    answer = [*range(1, 1501), task.vocabulary.id("<eos>")]
+    assert task.solve(prompt) == answer
+    assert task.right(prompt, answer)
+    assert not task.right(prompt, [2, 1, *answer[2:]])
+
+
+def test_brevo_chance_of_large_graphs_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The binomial coefficients there are beyond floats."""
+    monkeypatch.setattr(brevo, "GRAPHS", 2)
+    assert 0 <= Brevo(largest=1400).chance < 1e-9
+
+
+def test_depo_reads_on_after_a_wrong_answer() -> None:
+    """A model that writes a whole sequence may have answered an earlier question wrong."""
+    task = Depo()
+    text = "<bos> 60 61 61 62 62 60 <query_1> 60 <ans> 62 <query_2> 60 <ans>"
+    assert task.solve([task.vocabulary.id(spelling) for spelling in text.split()]) == [62]
 
 
 def test_brevo_draws_different_orders() -> None:

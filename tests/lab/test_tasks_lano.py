@@ -121,6 +121,35 @@ def test_a_sentence_is_accepted_where_its_probability_underflows() -> None:
     assert not grammar.accepts(sentence[1:])
 
 
+def test_no_sentence_is_parsed_that_is_too_long_or_too_short() -> None:
+    """The parser would need 8 TB here."""
+    task = Lano()
+    shortest, _, longest = task.grammar.lengths
+    bos = task.vocabulary.id("<bos>")
+    assert not task.right([bos], [*[1] * 10**6, bos])
+    assert task.grammar.probability([1] * 10**6) == 0
+    for sentence in sentences(SMALL):
+        assert SMALL.accepts(sentence)
+    for length in (0, shortest - 1, longest + 1):
+        assert not task.grammar.accepts([1] * length)
+
+
+def test_lengths_are_counted_where_their_probability_underflows() -> None:
+    """200 symbols, each with one of 100 rules that makes it longer: one in 1e400 sentences."""
+    grammar = Grammar([[[[0] * 200]], [[[0, 0], *([symbol] for symbol in range(99))]]])  # type: ignore[arg-type]
+    assert grammar.length_distribution[-1] == 0
+    assert grammar.lengths[0] == 200
+    assert grammar.lengths[2] == 400
+    assert grammar.accepts([1] * 400)
+
+
+def test_integers_of_numpy_are_symbols() -> None:
+    rules = [[[[np.int64(0), np.int8(1)], [np.uint8(1)]]]]
+    grammar = Grammar(rules)  # type: ignore[arg-type]
+    assert grammar == Grammar(((((0, 1), (1,)),),))
+    assert {type(symbol) for side in grammar.rules[0][0] for symbol in side} == {int}
+
+
 def test_chance_is_a_bound_for_strings_of_uniform_terminals() -> None:
     task, generator = Lano(), rng()
     p = task.grammar.length_distribution
@@ -159,6 +188,8 @@ NUMBERS = "a symbol on the right in rules of level 0 must be an integer"
         ([[[[0], []]]], "rules of level 0 must give every symbol a right-hand side, none empty"),
         ([[[[0, 2]]], [[[0, 1]], [[1, 1]]]], f"{NUMBERS} from 0 to 1, got 2"),
         ([[[[0, "a"]]]], f"{NUMBERS} of at least 0, got 'a'"),
+        ([[[[0, [1]]]]], f"{NUMBERS} of at least 0, got \\[1\\]"),
+        ([[[[0, True]]]], f"{NUMBERS} of at least 0, got True"),
     ],
 )
 def test_bad_grammars_get_a_sentence(rules: Any, sentence: str) -> None:

@@ -82,6 +82,28 @@ def test_mano_chance_is_that_of_zero() -> None:
         assert 0.07 < distribution[0] < 0.073
 
 
+@pytest.mark.parametrize("modulus", [2, 4, 6, 12, 23, 30, 36])
+def test_mano_values_by_their_tables(modulus: int) -> None:
+    """The recursion on all values, not on one for each divisor of the modulus."""
+    values = np.arange(modulus)
+    tables = [
+        f % modulus for f in (values[:, None] + values, values[:, None] - values, np.outer(values, values))
+    ]
+    found = [np.full(modulus, 1 / modulus)]
+    for size in range(1, 6):
+        both = sum(np.outer(found[left], found[size - 1 - left]) for left in range(size)) / size
+        found.append(np.mean([np.bincount(t.ravel(), np.ravel(both), modulus) for t in tables], 0))
+        assert value_distribution(size, modulus) == pytest.approx(found[-1], rel=1e-12)
+
+
+def test_mano_chance_of_a_large_modulus() -> None:
+    """Of one operator: sums are uniform, and a product is 0 for Σ gcd(x, m) of the m² pairs."""
+    m = 10**6
+    zeros = int(np.gcd(np.arange(m), m).sum())
+    assert Mano(largest=1, modulus=m).chance == pytest.approx((2 / m + zeros / m**2) / 3, rel=1e-12)
+    assert 0 < Mano(modulus=m).chance < 1e-4
+
+
 def test_recall_by_hand() -> None:
     task = MQAR(pairs=2, queries=2, keys=3, values=3)
     prompt = tokens(task, "<bos> k3 v1 k1 v2 k1")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 
 
-def whole(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """An integer from `least` to `most`."""
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not fits or (most is not None and value > most):
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """An integer from `least` to `most`, of Python or NumPy, as one of Python, which cannot overflow."""
+    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    if number is None or number < least or (most is not None and number > most):
         takes = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name} must be an integer {takes}, got {value!r}.")
+        got = repr(value) if number is None else number
+        raise ValueError(f"{name} must be an integer {takes}, got {got}.")
+    return number
 
 
 def generator(rng: Any) -> None:
@@ -26,7 +29,10 @@ def generator(rng: Any) -> None:
 
 def integers(name: str, values: Any) -> list[int]:
     """A list of integers from a list or a one-dimensional array of them."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise TypeError(f"{name} must be one-dimensional and hold integers, got uneven rows.") from None
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise TypeError(
             f"{name} must be one-dimensional and hold integers, got shape {array.shape} of {array.dtype}."

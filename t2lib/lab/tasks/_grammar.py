@@ -34,17 +34,24 @@ class Grammar:
         object.__setattr__(self, "rules", frozen(self.rules, 3))
         if not self.rules or len(self.rules[0]) != 1:
             raise ValueError("rules must have at least one level, the first with one symbol.")
+        checked = []
         for level, symbols in enumerate(self.rules):
-            sides = [side for symbol in symbols for side in symbol]
+            name = f"a symbol on the right in rules of level {level}"
+            largest = len(self.rules[level + 1]) - 1 if level + 1 < self.depth else None
+            checked.append(
+                tuple(
+                    tuple(tuple(_checks.whole(name, s, 0, largest) for s in side) for side in symbol)
+                    for symbol in symbols
+                )
+            )
+            sides = [side for symbol in checked[-1] for side in symbol]
             if not all(symbols) or not all(sides):
                 raise ValueError(
                     f"rules of level {level} must give every symbol a right-hand side, none empty."
                 )
             if len(set(sides)) < len(sides):
                 raise ValueError(f"rules of level {level} must not hold a right-hand side twice.")
-            largest = len(self.rules[level + 1]) - 1 if level + 1 < self.depth else None
-            for symbol in (symbol for side in sides for symbol in side):
-                _checks.whole(f"a symbol on the right in rules of level {level}", symbol, 0, largest)
+        object.__setattr__(self, "rules", tuple(checked))
 
     @classmethod
     def draw(cls, rng: Rng, depth: int = 3, *, fewest: int = 3, most: int = 4) -> Grammar:
@@ -89,7 +96,10 @@ class Grammar:
         return [symbol + 1 for symbol in line]
 
     def accepts(self, sentence: Any) -> bool:
-        """Whether the grammar derives the sentence. Cost: n³ operations a rule, in matrix products."""
+        """Whether the grammar derives the sentence.
+
+        Cost: n³ operations a rule, in matrix products; nothing where no sentence is as long or as short.
+        """
         return self._inside(sentence, lambda x: (x > 0).astype(np.float32)) > 0
 
     def probability(self, sentence: Any) -> float:
@@ -116,16 +126,25 @@ class Grammar:
     def lengths(self) -> tuple[int, float, int]:
         """Shortest, mean and longest sentence."""
         p = self.length_distribution
-        possible = np.flatnonzero(p)
-        return int(possible[0]), float(p @ np.arange(len(p))), int(possible[-1])
+        return self._extreme(min), float(p @ np.arange(len(p))), self._extreme(max)
+
+    def _extreme(self, pick: Callable[[list[int]], int]) -> int:
+        """The least or the largest length, in whole numbers: its probability may underflow."""
+        below = [1] * self.terminals
+        for level in reversed(self.rules):
+            below = [pick([sum(below[s] for s in side) for side in rules]) for rules in level]
+        return below[0]
 
     def _inside(self, sentence: Any, tidy: Callable[[Array], Array]) -> float:
         """The inside algorithm: entry (i, j) of a symbol's matrix says how it derives tokens i..j-1.
 
         One symbol after another then is a product of matrices, and alternatives are a sum.
         """
-        tokens = np.array(_checks.integers("sentence", sentence), dtype=int)
-        n = len(tokens)
+        numbers = _checks.integers("sentence", sentence)
+        n = len(numbers)
+        if not self._extreme(min) <= n <= self._extreme(max):
+            return 0.0
+        tokens = np.array(numbers, dtype=int)
         below = [tidy(np.diag((tokens == symbol + 1) * 1.0, 1)) for symbol in range(self.terminals)]
         for level in reversed(self.rules):
             below = [

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t2lib.lab.tasks import _checks
 from t2lib.lab.tasks._batch import Rng
 
 Name = tuple[int, ...]
@@ -77,11 +76,24 @@ class Names:
                 raise ValueError(f"token {token} belongs to no name; those of names are 1 to {self.last}.")
             name.append(token)
             if token > self.inner:
+                if not self.shortest <= len(name) <= self.longest:
+                    raise ValueError(
+                        f"names must have {self.shortest} to {self.longest} tokens, got the name {name}."
+                    )
                 names.append(tuple(name))
                 name = []
         if name:
             raise ValueError(f"the tokens {name} begin a name that does not end.")
         return names
+
+    def one(self, tokens: Iterable[int]) -> Name:
+        """The single name that stands in a question or an answer. ValueError if there is none or more."""
+        names = self.split(tokens)
+        if len(names) != 1:
+            raise ValueError(
+                f"prompt must hold one name in every question and answer, got {len(names)} in one of them."
+            )
+        return names[0]
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """What the vocabulary says of these tokens."""
@@ -99,11 +111,6 @@ def check_names(names: Names, needed: int) -> None:
             f"largest must be at most {names.count}, the number of names that name_vocabulary, shortest_name "
             f"and longest_name allow; got {needed}."
         )
-
-
-def check_name_lengths(shortest: int, longest: int) -> None:
-    _checks.whole("shortest_name", shortest, 1)
-    _checks.whole("longest_name", longest, shortest)
 
 
 def pairs(names: list[Name]) -> list[tuple[Name, Name]]:

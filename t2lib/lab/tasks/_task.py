@@ -133,6 +133,21 @@ class Task(ABC):
         """The exact solver's answers to all questions of a batch."""
         return [self.solve(prompt) for prompt in batch.prompts()]
 
+    def _prompt(self, prompt: Any) -> list[int]:
+        """The tokens of a prompt. ValueError if one is not in the vocabulary."""
+        tokens, last = _checks.integers("prompt", prompt), len(self.vocabulary) - 1
+        for token in tokens:
+            if not 0 <= token <= last:
+                raise ValueError(f"prompt must hold tokens of the vocabulary, 0 to {last}, got {token}.")
+        return tokens
+
+    def _shown(self, tokens: list[int]) -> str:
+        """The tokens of a prompt as text for a message, the middle of a long one left out."""
+        spelled = [self.vocabulary.spellings[token] for token in tokens]
+        if len(spelled) > 12:
+            spelled[6:-5] = ["..."]
+        return " ".join(spelled) or "nothing"
+
     def _row(self, rng: Rng, hardest: bool, packed: bool) -> list[Instance]:
         row = [self.instance(rng, hardest)]
         filled = len(row[0].tokens)
@@ -144,9 +159,14 @@ class Task(ABC):
             row.append(Instance(tokens, [True] * len(tokens), []))
         return row
 
+    def _whole(self, name: str, least: int, most: int | None = None) -> None:
+        """Check the parameter `name`, an integer, and keep it as an integer of Python."""
+        # The tasks are frozen.
+        object.__setattr__(self, name, _checks.whole(name, getattr(self, name), least, most))
+
     def _check_context(self) -> None:
         if self.context is not None:
-            _checks.whole("context", self.context, 1)
+            self._whole("context", 1)
             if self.context < self.longest:
                 raise ValueError(
                     f"context must hold the longest instance, {self.longest} tokens, got {self.context}."

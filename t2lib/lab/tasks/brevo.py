@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from math import comb
 from typing import Any, ClassVar
 
@@ -31,7 +32,6 @@ from t2lib.lab.tasks._graphs import (
     Name,
     Names,
     Sizes,
-    check_name_lengths,
     check_names,
     flat,
     pairs,
@@ -69,8 +69,9 @@ class Brevo(Task):
     context: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.whole("largest", self.largest, SMALLEST)
-        check_name_lengths(self.shortest_name, self.longest_name)
+        self._whole("largest", SMALLEST)
+        self._whole("shortest_name", 1)
+        self._whole("longest_name", self.shortest_name)
         if self.name_vocabulary is None:
             if self.longest_name > 1:
                 raise ValueError(
@@ -78,7 +79,7 @@ class Brevo(Task):
                     f"longest_name={self.longest_name}."
                 )
         else:
-            _checks.whole("name_vocabulary", self.name_vocabulary, 1)
+            self._whole("name_vocabulary", 1)
             check_names(self.names, self.largest)
         self._check_context()
 
@@ -120,7 +121,7 @@ class Brevo(Task):
             others = sorted(ancestors(parents, query) - {query})
             order = [others[i] for i in rng.permutation(len(others)).tolist()]
             right[len(others)] += respects([*order, query], parents)
-        return max(count / GRAPHS / comb(n - 1, others) for others, count in enumerate(right))
+        return max(count / (GRAPHS * comb(n - 1, others)) for others, count in enumerate(right))
 
     def instance(self, rng: Rng, hardest: bool = False) -> Instance:
         n = self.sizes.draw(rng, hardest)
@@ -145,25 +146,37 @@ class Brevo(Task):
 
     def read(self, prompt: Any) -> tuple[list[tuple[Name, Name]], Name]:
         """The edges and the vertex asked about."""
-        tokens, mark = _checks.integers("prompt", prompt), self.vocabulary.id
+        tokens, mark = self._prompt(prompt), self.vocabulary.id
         asked = tokens.index(mark("<query>")) if mark("<query>") in tokens else 0
         if not asked or tokens[0] != mark("<bos>") or tokens[-1] != mark("<ans>"):
-            raise ValueError("prompt must begin with <bos>, hold a query and end with <ans>.")
-        (query,) = self.names.split(tokens[asked + 1 : -1])
-        return pairs(self.names.split(tokens[1:asked])), query
+            raise ValueError(
+                f"prompt must begin with <bos>, hold a query and end with <ans>, got {self._shown(tokens)}."
+            )
+        query = self.names.one(tokens[asked + 1 : -1])
+        edges = pairs(self.names.split(tokens[1:asked]))
+        if not any(query in edge for edge in edges):
+            raise ValueError(f"prompt must ask about a vertex of its edges, got {query}.")
+        try:
+            TopologicalSorter(parents_of(edges)).prepare()
+        except CycleError as error:
+            raise ValueError(
+                f"prompt must hold edges without a cycle, got one through {error.args[1][0]}."
+            ) from None
+        return edges, query
 
     def solve(self, prompt: Any) -> list[int]:
         """Depth first, parents in the order of the edges."""
         edges, query = self.read(prompt)
         parents, order = parents_of(edges), dict[Name, None]()
-
-        def visit(vertex: Name) -> None:
-            for parent in parents.get(vertex, []):
-                if parent not in order:
-                    visit(parent)
-            order[vertex] = None
-
-        visit(query)
+        # The path from the query to where the search is; a list, since it may be deeper than calls can be.
+        path = [query]
+        while path:
+            missing = (parent for parent in parents.get(path[-1], []) if parent not in order)
+            parent = next(missing, None)
+            if parent is None:
+                order[path.pop()] = None
+            else:
+                path.append(parent)
         return [*flat(order), self.vocabulary.id("<eos>")]
 
     def right(self, prompt: Any, answer: Any) -> bool:

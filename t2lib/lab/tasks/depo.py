@@ -25,7 +25,6 @@ from t2lib.lab.tasks._graphs import (
     Name,
     Names,
     Sizes,
-    check_name_lengths,
     check_names,
     pairs,
 )
@@ -67,11 +66,12 @@ class Depo(Task):
     context: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.whole("largest", self.largest, SMALLEST)
-        _checks.whole("largest_hop", self.largest_hop, 1)
-        _checks.whole("queries", self.queries, 1)
-        _checks.whole("name_vocabulary", self.name_vocabulary, 1)
-        check_name_lengths(self.shortest_name, self.longest_name)
+        self._whole("largest", SMALLEST)
+        self._whole("largest_hop", 1)
+        self._whole("queries", 1)
+        self._whole("name_vocabulary", 1)
+        self._whole("shortest_name", 1)
+        self._whole("longest_name", self.shortest_name)
         check_names(self.names, self.largest)
         self._check_context()
 
@@ -141,18 +141,33 @@ class Depo(Task):
         return Instance(tokens, targets, answers)
 
     def read(self, prompt: Any) -> tuple[list[tuple[Name, Name]], list[Query]]:
-        """The edges and the queries of a prompt, answered queries among them."""
-        tokens = _checks.integers("prompt", prompt)
+        """The edges and the queries of a prompt, answered queries among them.
+
+        The answers in it are not graded here, but each is to be a name.
+        """
+        tokens = self._prompt(prompt)
         bos, answer_mark = self.vocabulary.id("<bos>"), self.vocabulary.id("<ans>")
         first = self.vocabulary.id("<query_1>")
         places = [place for place, token in enumerate(tokens) if token >= first]
         if not tokens or tokens[0] != bos or tokens[-1] != answer_mark or not places:
-            raise ValueError("prompt must begin with <bos>, hold a query and end with <ans>.")
-        queries = []
-        for place in places:
-            (source,) = self.names.split(tokens[place + 1 : tokens.index(answer_mark, place)])
+            raise ValueError(
+                f"prompt must begin with <bos>, hold a query and end with <ans>, got {self._shown(tokens)}."
+            )
+        edges = pairs(self.names.split(tokens[1 : places[0]]))
+        check_cycle(edges)
+        vertices, queries = dict(edges), []
+        for place, end in zip(places, [*places[1:], None], strict=True):
+            mark = tokens.index(answer_mark, place)
+            source = self.names.one(tokens[place + 1 : mark])
+            if source not in vertices:
+                raise ValueError(f"prompt must ask about vertices of its edges, got {source}.")
+            if end is not None:
+                self.names.one(tokens[mark + 1 : end])
+            elif mark < len(tokens) - 1:
+                after = self._shown(tokens[mark + 1 :])
+                raise ValueError(f"prompt must end with the <ans> of its last query, got {after} after it.")
             queries.append(Query(tokens[place] - first + 1, source))
-        return pairs(self.names.split(tokens[1 : places[0]])), queries
+        return edges, queries
 
     def solve(self, prompt: Any) -> list[int]:
         edges, queries = self.read(prompt)
@@ -161,6 +176,16 @@ class Depo(Task):
     def right(self, prompt: Any, answer: Any) -> bool:
         given, solution = _checks.integers("answer", answer), self.solve(prompt)
         return given[: len(solution)] == solution
+
+
+def check_cycle(edges: Sequence[tuple[Name, Name]]) -> None:
+    """A single cycle through all edges."""
+    successor, vertex, passed = dict(edges), edges[0][0] if edges else None, set[Name]()
+    while vertex in successor and vertex not in passed:
+        passed.add(vertex)
+        vertex = successor[vertex]
+    if not edges or vertex != edges[0][0] or len(passed) < len(edges):
+        raise ValueError(f"prompt must hold edges that form one cycle, got {len(edges)} that do not.")
 
 
 def walk(successor: dict[Name, Name], source: Name, hops: int) -> Name:

@@ -80,5 +80,6 @@ class Lano(Task):
         return bos in tokens and self.grammar.accepts(tokens[: tokens.index(bos)])
 
     def _check(self, prompt: Any) -> None:
-        if _checks.integers("prompt", prompt) != [self.vocabulary.id("<bos>")]:
-            raise ValueError("prompt must be <bos> alone.")
+        tokens = self._prompt(prompt)
+        if tokens != [self.vocabulary.id("<bos>")]:
+            raise ValueError(f"prompt must be <bos> alone, got {self._shown(tokens)}.")

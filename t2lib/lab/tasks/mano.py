@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from t2lib.lab.tasks._batch import Instance, Rng, Span
 from t2lib.lab.tasks._task import Task, Vocabulary
 
 OPERATORS = "+-*"
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Mano(Task):
     context: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.whole("largest", self.largest, 1, 200)
-        _checks.whole("modulus", self.modulus, 2)
+        self._whole("largest", 1, 200)
+        # Every number is a token.
+        self._whole("modulus", 2, 10**6)
         self._check_context()
 
     @cached_property
@@ -100,10 +103,19 @@ class Mano(Task):
         return stack[0]
 
     def solve(self, prompt: Any) -> list[int]:
-        tokens, mark = _checks.integers("prompt", prompt), self.vocabulary.id
-        if len(tokens) < 3 or tokens[0] != mark("<bos>") or tokens[-1] != mark("<ans>"):
-            raise ValueError("prompt must begin with <bos>, its length token and end with <ans>.")
-        return [self._token(self.value(tokens[2:-1]))]
+        tokens, mark = self._prompt(prompt), self.vocabulary.id
+        told = tokens[1] - mark("<len_1>") + 1 if len(tokens) > 2 else 0
+        if told < 1 or tokens[0] != mark("<bos>") or tokens[-1] != mark("<ans>"):
+            raise ValueError(
+                f"prompt must begin with <bos> and its length token and end with <ans>, "
+                f"got {self._shown(tokens)}."
+            )
+        value, operators = self.value(tokens[2:-1]), (len(tokens) - 4) // 2
+        if told != operators:
+            raise ValueError(
+                f"prompt must tell how many operators it has, {operators}, after <bos>, got <len_{told}>."
+            )
+        return [self._token(value)]
 
     def right(self, prompt: Any, answer: Any) -> bool:
         return _checks.integers("answer", answer)[:1] == self.solve(prompt)
@@ -121,22 +133,35 @@ class Mano(Task):
         self._extend(expression, rng, operators - 1 - left)
 
 
-def apply(operator: str, left: Any, right: Any) -> Any:
-    """One operator on numbers or arrays of them, before the modulus."""
+def apply(operator: str, left: int, right: int) -> int:
+    """One operator on two numbers, before the modulus."""
     return left + right if operator == "+" else left - right if operator == "-" else left * right
 
 
-def value_distribution(operators: int, modulus: int) -> npt.NDArray[np.float64]:
+def value_distribution(operators: int, modulus: int) -> Floats:
     """The probability of every value of an expression with so many operators, exactly.
 
     By the recursion that draws it: p_ℓ = mean over operators ∘ and splits ℓ' of p_ℓ' ∘ p_{ℓ-1-ℓ'}, from p_0
-    uniform. Cost: ℓ² modulus² operations.
+    uniform. To multiply a number by a unit of the ring turns p_0 into itself, and so every p_ℓ: all values
+    with the same divisor in common with the modulus are equally likely, and one number for each divisor
+    is enough. A Fourier transform, whose coefficients then are Ramanujan's sums, makes products of sums, and
+    of differences as well, since -1 is a unit. Cost: ℓ² d² operations and d³, d the number of divisors.
     """
-    values = np.arange(modulus)
-    found = [np.full(modulus, 1 / modulus)]
-    tables = [apply(operator, values[:, None], values) % modulus for operator in OPERATORS]
+    low = [d for d in range(1, isqrt(modulus) + 1) if modulus % d == 0]
+    divisors = np.unique([*low, *(modulus // d for d in low)])
+    divides = divisors[:, None] % divisors == 0
+    # Ramanujan's c_q(n), in row q and column n, from the sum of c_d(n) over all d | q: q where q | n, else 0.
+    ramanujan = np.linalg.solve(divides.astype(float), np.where(divides.T, divisors[:, None], 0)).round()
+    # Row d: the transform of the values that have d in common with the modulus; at 0, how many there are.
+    transform = ramanujan[::-1]
+    counts = transform[:, -1]
+    product = np.searchsorted(divisors, np.gcd(np.outer(divisors, divisors), modulus)).ravel()
+    found = [np.full(len(divisors), 1 / modulus)]
     for size in range(1, operators + 1):
-        both = sum(np.outer(found[left], found[size - 1 - left]) for left in range(size)) / size
-        totals = [np.bincount(table.ravel(), np.ravel(both), modulus) for table in tables]
-        found.append(np.mean(totals, 0))
-    return found[-1]
+        before = np.array(found)
+        transformed, weights = before @ transform, before * counts
+        sums = (transformed * transformed[::-1]).mean(0) @ transform / modulus
+        pairs = weights.T @ weights[::-1] / size
+        products = np.bincount(product, pairs.ravel(), len(divisors)) / counts
+        found.append((2 * sums + products) / 3)
+    return found[-1][np.searchsorted(divisors, np.gcd(np.arange(modulus), modulus))]

@@ -43,11 +43,11 @@ class MQAR(Task):
     context: int | None = None
 
     def __post_init__(self) -> None:
-        _checks.whole("pairs", self.pairs, 1)
-        _checks.whole("queries", self.queries, 1, self.pairs)
-        _checks.whole("keys", self.keys, self.pairs)
-        _checks.whole("values", self.values, self.pairs)
-        _checks.whole("fillers", self.fillers, 0)
+        self._whole("pairs", 1)
+        self._whole("queries", 1, self.pairs)
+        self._whole("keys", self.pairs)
+        self._whole("values", self.pairs)
+        self._whole("fillers", 0)
         self._check_context()
 
     @cached_property
@@ -92,9 +92,20 @@ class MQAR(Task):
         return Instance(tokens, targets, answers)
 
     def solve(self, prompt: Any) -> list[int]:
-        tokens = _checks.integers("prompt", prompt)
-        if len(tokens) < 4 or tokens[0] != self.vocabulary.id("<bos>") or tokens[-1] not in tokens[1:-2:2]:
-            raise ValueError("prompt must begin with <bos>, show pairs and end with one of their keys.")
+        tokens, mark = self._prompt(prompt), self.vocabulary.id
+        key = [1 <= token <= self.keys for token in tokens]
+        value = [self.keys < token <= self.keys + self.values for token in tokens]
+        begins = tokens[:1] == [mark("<bos>")] and not {0, mark("<bos>")} & set(tokens[1:])
+        # A value stands after every key and nowhere else.
+        if not begins or any(before != after for before, after in zip(key, value[1:], strict=False)):
+            raise ValueError(
+                f"prompt must be <bos>, pairs of a key and a value, fillers, and a key at its end, "
+                f"got {self._shown(tokens)}."
+            )
+        if not key[-1] or tokens[-1] not in tokens[:-1]:
+            raise ValueError(
+                f"prompt must end with a key that it showed before, got {self.vocabulary.spell(tokens[-1:])}."
+            )
         return [tokens[tokens.index(tokens[-1]) + 1]]
 
     def right(self, prompt: Any, answer: Any) -> bool:
