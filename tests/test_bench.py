@@ -86,9 +86,7 @@ def test_on_a_gpu_nothing_is_drawn_by_numpy(monkeypatch):
 
     module, shape = operator("depth_mix")
     on = _case.normal_on
-    monkeypatch.setattr(
-        _case, "normal_on", lambda device, dtype: on("cpu", dtype)
-    )
+    monkeypatch.setattr(_case, "normal_on", lambda device, dtype: on("cpu", dtype))
     monkeypatch.setattr(np.random, "default_rng", None)
     found, left_out = cases(module, shape, Setting("cuda", "float16", compiled=False))
     assert found["eager"].forward().dtype == torch.float16
@@ -193,6 +191,30 @@ def test_the_streams(tmp_path, capsys, monkeypatch):
     assert result["ratio_to_plain"]["prenorm"] == result["floor"]["prenorm"] == 1
     assert result["floor"]["elc"] > 1
     assert (tmp_path / "streams.png").exists()
+
+
+def test_what_is_there_is_kept_from_the_first_call_on():
+    module, shape = operator("depth_mix")
+    kept = []
+    result = _runner.measure(module, shape, PLAIN, rounds=2, growth=False, keep=kept.append)
+    # Beside the yardsticks, a case more with each first call; then all of them, a round more each time.
+    assert [len(entry["milliseconds"]) for entry in kept[:4]] == [0, 1, 2, 3]
+    assert [entry["milliseconds"]["eager"]["rounds"] for entry in kept[-3:]] == [1, 2, 2]
+    assert kept[-1]["peak_bytes"]
+    assert not kept[-2]["peak_bytes"]
+    assert all("\n".join(_table.lines(entry)) for entry in kept)
+    assert kept[-1] == result
+
+
+def test_what_is_there_of_the_streams_is_kept_too(monkeypatch):
+    monkeypatch.setattr(streams, "designs", lambda: {"elc": ("elc_bert", {}), "prenorm": ("prenorm", {})})
+    monkeypatch.setattr(streams, "COPIED", {"cpu": 1 << 16})
+    shape = streams.Shape(blocks=2, width=16, tokens=8, heads=2)
+    kept = []
+    streams.measure(shape, PLAIN, rounds=1, keep=kept.append)
+    assert [set(entry["ratio_to_plain"]) for entry in kept[:2]] == [{"prenorm"}, {"prenorm", "elc"}]
+    assert kept[-1]["backward_peak_bytes"].keys() == {"prenorm", "elc"}
+    assert all("prenorm" in "\n".join(streams.lines(entry)) for entry in kept)
 
 
 def test_every_design_stands_in_the_bench_of_streams():

@@ -121,23 +121,19 @@ def _shape(module: Any, options: argparse.Namespace) -> Any:
 def _measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     module = importlib.import_module(f"t2lib.bench.{name}")
     setting, shape = _setting(options), _shape(module, options)
-    if name == STREAMS:
-        result: dict[str, Any] = module.measure(shape, setting, rounds=options.rounds)
-    else:
-        from t2lib.bench._runner import measure
 
-        # Written as it comes, so that a run that is cut short leaves what it had.
-        result = measure(
-            module,
-            shape,
-            setting,
-            rounds=options.rounds,
-            growth=not options.no_growth,
-            keep=lambda result: _write(result, options),
-        )
-    result["threads"] = options.threads
-    result["command"] += f" --threads {options.threads}"
-    return result
+    def whole(result: dict[str, Any]) -> dict[str, Any]:
+        command = f"{result['command']} --threads {options.threads}"
+        return result | {"threads": options.threads, "command": command}
+
+    # Written as it comes, so that a run that is cut short leaves what it had.
+    keep = (lambda result: _write(whole(result), options)) if options.json else None
+    if name == STREAMS:
+        return whole(module.measure(shape, setting, rounds=options.rounds, keep=keep))
+    from t2lib.bench._runner import measure
+
+    growth = not options.no_growth
+    return whole(measure(module, shape, setting, rounds=options.rounds, growth=growth, keep=keep))
 
 
 def _print(result: dict[str, Any], options: argparse.Namespace) -> None:
@@ -162,7 +158,10 @@ def _write(result: dict[str, Any], options: argparse.Namespace) -> None:
         path.mkdir(parents=True, exist_ok=True)
         where = "cpu" if options.device == "cpu" else "-".join(result["machine"]["device"].lower().split())
         path = path / f"{result['operator']}-{where}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    # In one step, so that a run that is cut short here leaves a whole file.
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
 
 
 def _read(file: Path) -> dict[str, Any]:

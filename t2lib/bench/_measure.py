@@ -41,33 +41,46 @@ class Timing:
 
 
 def interleaved(
-    cases: Mapping[str, Function], rounds: int, progress: Progress, device: str = "cpu"
+    cases: Mapping[str, Function],
+    rounds: int,
+    progress: Progress,
+    device: str = "cpu",
+    keep: Callable[[dict[str, Timing], dict[str, str]], None] | None = None,
 ) -> tuple[dict[str, Timing], dict[str, str]]:
     """Run every case once a round, so that whatever else the machine does hits all of them alike.
 
     The first call of each case is not timed: it compiles, allocates and warms up. A case whose first call
-    fails is left out; the second result says why.
+    fails is left out; the second result says why. `keep` is called with both results as they stand: with one
+    time a case while first calls, which may compile for long, go on; then after each round.
     """
     call = _on_the_device if device == "cuda" else _on_the_processor
     failed: dict[str, str] = {}
+    early: dict[str, list[dict[str, float]]] = {}
     for name, function in cases.items():
         progress.step(f"first call of {name}")
         try:
             function()
-            call(function)
+            early[name] = [call(function)]
         except Exception as error:
             failed[name] = sentence(error)
+        if keep:
+            keep(_timings(early), failed)
     running = {name: function for name, function in cases.items() if name not in failed}
     times: dict[str, list[dict[str, float]]] = {name: [] for name in running}
     for _ in range(rounds):
         for name, function in running.items():
             progress.step(name)
             times[name].append(call(function))
-    joined = {
+        if keep:
+            keep(_timings(times), failed)
+    return _timings(times), failed
+
+
+def _timings(times: Mapping[str, list[dict[str, float]]]) -> dict[str, Timing]:
+    return {
         name: Timing({clock: [entry[clock] for entry in entries] for clock in entries[0]})
         for name, entries in times.items()
     }
-    return joined, failed
 
 
 def sentence(error: BaseException) -> str:

@@ -29,37 +29,20 @@ def measure(
     `keep` is called with what there is whenever a part of it is done.
     """
     clock = "device" if setting.device == "cuda" else "cpu"
-    side_by_side = _SideBySide(operator, shape, setting, rounds)
-    timings, left_out = side_by_side.timings, side_by_side.left_out
-    time_of = {key: timing.median(clock) for key, timing in timings.items()}
-    moved = {which: operator.bytes_moved(shape, setting.itemsize, which == BACKWARD) for which in PASSES}
-    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
-    result: dict[str, Any] = {
-        "operator": operator.NAME,
-        "command": f"python -m t2lib.bench {operator.NAME} {sizes} --device {setting.device}"
-        f" --dtype {setting.dtype} --rounds {rounds}",
-        "machine": machine(setting.device),
-        "shape": asdict(shape) | {"device": setting.device},
-        "dtype": setting.dtype,
-        "clock": clock,
-        "milliseconds": _of_pass(timings, FORWARD),
-        "backward_milliseconds": _of_pass(timings, BACKWARD),
-        "peak_bytes": {name: held for (name, which), held in side_by_side.memory.items() if which == FORWARD},
-        "backward_peak_bytes": {
-            name: held for (name, which), held in side_by_side.memory.items() if which == BACKWARD
-        },
-        "rungs": side_by_side.rungs,
-        "bytes_moved": moved,
-        "flops": operator.flops(shape),
-        "copy_milliseconds": {which: time_of[COPY, which] for which in PASSES},
-        "copy_gigabytes_per_second": {which: moved[which] / time_of[COPY, which] / 1e6 for which in PASSES},
-        "gigaflops_per_second": side_by_side.product_flops / time_of[PRODUCT, FORWARD] / 1e6,
-        "ratios": _ratios(operator, shape, setting, time_of, side_by_side),
-    }
-    del side_by_side, timings
-    result |= {"growth": {}, "growth_in_T": {}, "left_out": left_out}
-    if keep:
-        keep(result)
+    where = machine(setting.device)
+
+    def so_far(side: _SideBySide) -> dict[str, Any]:
+        return _side_by_side(operator, shape, setting, rounds, side) | {"machine": where}
+
+    def keep_side(side: _SideBySide) -> None:
+        # Once the yardsticks, which are timed first, are there.
+        if keep and (PRODUCT, FORWARD) in side.timings:
+            keep(so_far(side))
+
+    side = _SideBySide(operator, shape, setting)
+    side.measure(rounds, keep_side)
+    result = so_far(side)
+    del side
     for letter, name in operator.GROWTH.items() if growth else ():
         result["growth"][letter] = _grow(operator, shape, setting, name, rounds, clock)
         if letter == "T":
@@ -74,31 +57,79 @@ def measure(
 class _SideBySide:
     """Every case at one shape: forward, and forward with backward, in the same rounds as a copy."""
 
-    def __init__(self, operator: Operator, shape: Any, setting: Setting, rounds: int) -> None:
-        found, self.left_out = cases(operator, shape, setting)
-        calls: dict[Key, Function] = {}
+    def __init__(self, operator: Operator, shape: Any, setting: Setting) -> None:
+        self.found, self.left_out = cases(operator, shape, setting)
+        self.device = setting.device
+        self.calls: dict[Key, Function] = {}
         for which in PASSES:
-            calls[COPY, which] = copying(
-                operator.bytes_moved(shape, setting.itemsize, which == BACKWARD), setting.device
-            )
-            for name, case in found.items():
+            count = operator.bytes_moved(shape, setting.itemsize, which == BACKWARD)
+            self.calls[COPY, which] = copying(count, setting.device)
+        self.calls[PRODUCT, FORWARD], self.product_flops = multiplying(setting.device, setting.dtype)
+        for which in PASSES:
+            for name, case in self.found.items():
                 function = case.forward if which == FORWARD else case.backward
                 if function is not None:
-                    calls[name, which] = function
-        calls[PRODUCT, FORWARD], self.product_flops = multiplying(setting.device, setting.dtype)
-        progress = Progress((rounds + 2) * len(calls))
-        named = {f"{name}, {which}": call for (name, which), call in calls.items()}
-        keys = dict(zip(named, calls, strict=True))
-        timings, failed = interleaved(named, rounds, progress, setting.device)
-        self.timings = {keys[name]: timing for name, timing in timings.items()}
-        self.left_out |= failed
+                    self.calls[name, which] = function
+        self.timings: dict[Key, Timing] = {}
         self.memory: dict[Key, int] = {}
-        for (name, which), call in calls.items():
-            if name in found and (name, which) in self.timings:
+
+    def measure(self, rounds: int, keep: Callable[[_SideBySide], None]) -> None:
+        """Time all calls, then count their memory; `keep` is called as often as there is more."""
+        progress = Progress((rounds + 2) * len(self.calls))
+        keys = {f"{name}, {which}": (name, which) for name, which in self.calls}
+
+        def take(timings: Mapping[str, Timing], failed: Mapping[str, str]) -> None:
+            self.timings = {keys[name]: timing for name, timing in timings.items()}
+            self.left_out |= failed
+            keep(self)
+
+        named = dict(zip(keys, self.calls.values(), strict=True))
+        interleaved(named, rounds, progress, self.device, take)
+        for (name, which), call in self.calls.items():
+            if name in self.found and (name, which) in self.timings:
                 progress.step(f"memory of {name}")
-                self.memory[name, which] = peak_bytes(call, setting.device)
+                self.memory[name, which] = peak_bytes(call, self.device)
+        keep(self)
         progress.close()
-        self.rungs = [name for name, case in found.items() if case.rung and (name, FORWARD) in self.timings]
+
+    @property
+    def rungs(self) -> list[str]:
+        return [name for name, case in self.found.items() if case.rung and (name, FORWARD) in self.timings]
+
+
+def _side_by_side(
+    operator: Operator, shape: Any, setting: Setting, rounds: int, side: _SideBySide
+) -> dict[str, Any]:
+    """What is known at one shape, and no growth yet."""
+    clock = "device" if setting.device == "cuda" else "cpu"
+    time_of = {key: timing.median(clock) for key, timing in side.timings.items()}
+    moved = {which: operator.bytes_moved(shape, setting.itemsize, which == BACKWARD) for which in PASSES}
+    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
+    return {
+        "operator": operator.NAME,
+        "command": f"python -m t2lib.bench {operator.NAME} {sizes} --device {setting.device}"
+        f" --dtype {setting.dtype} --rounds {rounds}",
+        "machine": {},
+        "shape": asdict(shape) | {"device": setting.device},
+        "dtype": setting.dtype,
+        "clock": clock,
+        "milliseconds": _of_pass(side.timings, FORWARD),
+        "backward_milliseconds": _of_pass(side.timings, BACKWARD),
+        "peak_bytes": {name: held for (name, which), held in side.memory.items() if which == FORWARD},
+        "backward_peak_bytes": {
+            name: held for (name, which), held in side.memory.items() if which == BACKWARD
+        },
+        "rungs": side.rungs,
+        "bytes_moved": moved,
+        "flops": operator.flops(shape),
+        "copy_milliseconds": {which: time_of[COPY, which] for which in PASSES},
+        "copy_gigabytes_per_second": {which: moved[which] / time_of[COPY, which] / 1e6 for which in PASSES},
+        "gigaflops_per_second": side.product_flops / time_of[PRODUCT, FORWARD] / 1e6,
+        "ratios": _ratios(operator, shape, setting, time_of, side),
+        "growth": {},
+        "growth_in_T": {},
+        "left_out": dict(side.left_out),
+    }
 
 
 def _of_pass(timings: Mapping[Key, Timing], which: str) -> dict[str, dict[str, float]]:
@@ -121,6 +152,8 @@ def _ratios(
         best = min(running, key=lambda rung: time_of[rung, which])
         names = [best if name == BEST else name for name in (bar.slower, bar.faster)]
         if bar.of == "memory":
+            if (names[0], FORWARD) not in side.memory:
+                continue
             # The result of these operators is as large as a state.
             state = operator.state_bytes(shape, setting.itemsize)
             row = _row(bar, names, (side.memory[names[0], FORWARD] - state) / state, setting.device)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from t2lib.bench import _runner, _table, depth_mix
 from t2lib.bench._case import Setting
-from t2lib.bench._measure import Progress, copying, interleaved, machine, multiplying, peak_bytes, sentence
+from t2lib.bench._measure import (
+    Progress,
+    Timing,
+    copying,
+    interleaved,
+    machine,
+    multiplying,
+    peak_bytes,
+    sentence,
+)
 
 PLAIN = "prenorm"
 COPY, PRODUCT = "copy", "matrix product"
@@ -36,8 +45,17 @@ class Shape:
 ON_CUDA = Shape(width=1024, tokens=4096, heads=16)
 
 
-def measure(shape: Shape, setting: Setting, *, rounds: int) -> dict[str, Any]:
-    """Times and memory of all designs in one run, beside the floor from their closed-form cost."""
+def measure(
+    shape: Shape,
+    setting: Setting,
+    *,
+    rounds: int,
+    keep: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Times and memory of all designs in one run, beside the floor from their closed-form cost.
+
+    `keep` is called with what there is: after the first call of each design, and after each round.
+    """
     clock = "device" if setting.device == "cuda" else "cpu"
     decoders, left_out = {}, {}
     for name, design in designs().items():
@@ -49,47 +67,59 @@ def measure(shape: Shape, setting: Setting, *, rounds: int) -> dict[str, Any]:
     steps = {name: _step(decoder, shape, setting) for name, decoder in decoders.items()}
     count = COPIED[setting.device]
     product, product_flops = multiplying(setting.device, setting.dtype)
-    calls = steps | {COPY: copying(count, setting.device), PRODUCT: product}
+    # What the others are measured by comes first.
+    calls = {COPY: copying(count, setting.device), PRODUCT: product, PLAIN: steps[PLAIN]} | steps
+    costs = {name: decoder.stream.cost() for name, decoder in decoders.items()}
+    where = machine(setting.device)
+    memory: dict[str, int] = {}
+
+    def so_far(timings: Mapping[str, Timing], failed: Mapping[str, str]) -> dict[str, Any]:
+        time_of = {name: timing.median(clock) for name, timing in timings.items()}
+        bandwidth = count / time_of[COPY] * 1e3
+        arithmetic = product_flops / time_of[PRODUCT] * 1e3
+        plain = costs[PLAIN]
+        floors = {}
+        for name, cost in costs.items():
+            tokens = PASSES * shape.batch * shape.tokens
+            moved = (cost.vectors - plain.vectors) * shape.width * setting.itemsize * tokens
+            computed = (cost.flops - plain.flops) * tokens
+            extra = max(moved / bandwidth, computed / arithmetic) * 1e3
+            floors[name] = 1 + extra / time_of[PLAIN]
+        sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
+        return {
+            "operator": "streams",
+            "command": f"python -m t2lib.bench streams {sizes} --device {setting.device}"
+            f" --dtype {setting.dtype} --rounds {rounds}",
+            "machine": where,
+            "shape": asdict(shape) | {"device": setting.device},
+            "dtype": setting.dtype,
+            "clock": clock,
+            "backward_milliseconds": {name: timings[name].as_dict() for name in steps if name in timings},
+            "backward_peak_bytes": dict(memory),
+            "ratio_to_plain": {name: time_of[name] / time_of[PLAIN] for name in steps if name in time_of},
+            "floor": floors,
+            "vectors": {name: cost.vectors for name, cost in costs.items()},
+            "extra_flops": {name: cost.flops for name, cost in costs.items()},
+            "copy_gigabytes_per_second": bandwidth / 1e9,
+            "gigaflops_per_second": arithmetic / 1e9,
+            "left_out": left_out | dict(failed),
+        }
+
+    def keep_timings(timings: Mapping[str, Timing], failed: Mapping[str, str]) -> None:
+        if keep and PLAIN in timings:
+            keep(so_far(timings, failed))
+
     progress = Progress((rounds + 2) * len(calls))
-    timings, failed = interleaved(calls, rounds, progress, setting.device)
-    memory = {}
+    timings, failed = interleaved(calls, rounds, progress, setting.device, keep_timings)
+    if PLAIN not in timings:
+        raise RuntimeError(f"the plain stream, which all are measured by, did not run: {failed[PLAIN]}")
     for name in steps:
         if name in timings:
             progress.step(f"memory of {name}")
             memory[name] = peak_bytes(steps[name], setting.device)
+            keep_timings(timings, failed)
     progress.close()
-    time_of = {name: timing.median(clock) for name, timing in timings.items()}
-    bandwidth = count / time_of[COPY] * 1e3
-    arithmetic = product_flops / time_of[PRODUCT] * 1e3
-    costs = {name: decoder.stream.cost() for name, decoder in decoders.items()}
-    plain = costs[PLAIN]
-    floors = {}
-    for name, cost in costs.items():
-        tokens = PASSES * shape.batch * shape.tokens
-        moved = (cost.vectors - plain.vectors) * shape.width * setting.itemsize * tokens
-        computed = (cost.flops - plain.flops) * tokens
-        extra = max(moved / bandwidth, computed / arithmetic) * 1e3
-        floors[name] = 1 + extra / time_of[PLAIN] if PLAIN in time_of else None
-    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
-    return {
-        "operator": "streams",
-        "command": f"python -m t2lib.bench streams {sizes} --device {setting.device}"
-        f" --dtype {setting.dtype} --rounds {rounds}",
-        "machine": machine(setting.device),
-        "shape": asdict(shape) | {"device": setting.device},
-        "dtype": setting.dtype,
-        "clock": clock,
-        "backward_milliseconds": {name: timings[name].as_dict() for name in steps if name in timings},
-        "backward_peak_bytes": memory,
-        "ratio_to_plain": {name: time_of[name] / time_of[PLAIN] for name in steps if name in time_of},
-        "floor": floors,
-        "vectors": {name: cost.vectors for name, cost in costs.items()},
-        "extra_flops": {name: cost.flops for name, cost in costs.items()},
-        "copy_gigabytes_per_second": bandwidth / 1e9,
-        "gigaflops_per_second": arithmetic / 1e9,
-        "depth_mix": _depth_mix(shape, setting, rounds),
-        "left_out": left_out | failed,
-    }
+    return so_far(timings, failed) | {"depth_mix": _depth_mix(shape, setting, rounds)}
 
 
 def designs() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -152,21 +182,23 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     clock = result["clock"]
     head = f"{_table.UNITS[clock]} ms"
     yield f"{'':<36}{head:>10}{'quartiles':>20}{'ratio':>8}{'floor':>8}{'peak MB':>10}{'vectors':>9}"
-    timings = result["backward_milliseconds"]
+    timings, memory = result["backward_milliseconds"], result["backward_peak_bytes"]
     for name, timing in sorted(timings.items(), key=lambda entry: entry[1][clock]):
         spread = f"{timing[clock + '_low']:.1f} - {timing[clock + '_high']:.1f}"
+        held = f"{memory[name] / 1e6:.1f}" if name in memory else ""
         yield (
             f"{name:<36}{timing[clock]:>10.1f}{spread:>20}{result['ratio_to_plain'][name]:>8.2f}"
-            f"{result['floor'][name]:>8.2f}{result['backward_peak_bytes'][name] / 1e6:>10.1f}"
+            f"{result['floor'][name]:>8.2f}{held:>10}"
             f"{result['vectors'][name]:>9g}"
         )
-    mix = result["depth_mix"]
-    yield ""
-    sizes = ", ".join(f"{name} {value}" for name, value in mix["shape"].items())
-    yield f"depth_mix, forward: {sizes}"
-    for name, timing in sorted(mix["milliseconds"].items(), key=lambda entry: entry[1][clock]):
-        yield f"{name:<36}{timing[clock]:>10.2f}{mix['peak_bytes'][name] / 1e6:>56.1f}"
-    for entry in mix["ratios"]:
-        yield _table.ratio_line(entry)
+    # A run that was cut short has none.
+    if mix := result.get("depth_mix"):
+        yield ""
+        sizes = ", ".join(f"{name} {value}" for name, value in mix["shape"].items())
+        yield f"depth_mix, forward: {sizes}"
+        for name, timing in sorted(mix["milliseconds"].items(), key=lambda entry: entry[1][clock]):
+            yield f"{name:<36}{timing[clock]:>10.2f}{mix['peak_bytes'][name] / 1e6:>56.1f}"
+        for entry in mix["ratios"]:
+            yield _table.ratio_line(entry)
     for name, why in result["left_out"].items():
         yield f"not timed: {name}, {why}"
