@@ -1,12 +1,12 @@
 """All that wants a GPU, in one run of less than 8 minutes: python tools/gpu.py, or `make gpu`.
 
 Needs torch and triton; the library may lie beside this folder uninstalled. No Jupyter, no network.
-Parts run in processes of their own, each with a limit of seconds, and write as they go: a part that is cut
-short leaves what it had, and `summary.json` says how far each came.
+Parts run in processes of their own, each with seconds of its own, and write as they go: a part that is cut
+short leaves what it had, and `summary.json` says how far each came. In this order:
 
     checks       kernels in three precisions against `eager` in float64, opcheck, full-graph compile
-    notebooks    the code cells of every chapter, from top to bottom
     bench        every operator and the streams at the sizes of the bench, one after the other
+    notebooks    the code cells of every chapter, from top to bottom
 
     python tools/gpu.py --device cpu      the same path here: small sizes, kernels interpreted
 
@@ -25,6 +25,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,11 +36,15 @@ SMALL = {"tokens": 64, "width": 32, "heads": 2, "window": 8, "states": 4, "block
 
 @dataclass(frozen=True)
 class Part:
-    """One process: it may take so many seconds, and stands alone on the machine or not."""
+    """One process, alone on the machine or not.
+
+    It may take `sure` seconds whatever came before, and up to `most` if the parts after it keep theirs.
+    """
 
     name: str
     command: list[str]
-    limit: float
+    sure: float
+    most: float
     alone: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -63,22 +68,29 @@ def parts(device: str, out: Path, notebooks: Sequence[Path]) -> list[Part]:
         Part(
             f"checks {name}",
             [python, str(tools / "gpu_checks.py"), name, *where, "--out", str(out / f"checks-{name}.jsonl")],
-            limit=100,
+            sure=45,
+            most=150,
             environment=interpreted,
         )
         for name in OPERATORS
-    ]
-    found += [
-        Part(f"notebook {path.stem}", [python, str(tools / "plain_notebook.py"), str(path)], limit=100)
-        for path in notebooks
     ]
     small = [word for name, size in SMALL.items() for word in (f"--{name}", str(size))]
     sizes = [] if device == "cuda" else [*small, "--no-compile"]
     bench = [python, "-m", "t2lib.bench"]
     for name in (*OPERATORS, "streams"):
         file = ["--json", str(out / "bench")]
-        found.append(Part(f"bench {name}", [*bench, name, *where, *sizes, *file], limit=50, alone=True))
+        found.append(Part(f"bench {name}", [*bench, name, *where, *sizes, *file], 34, 100, alone=True))
+    # Last: of all parts, they are the ones that do not need this machine.
+    for path in notebooks:
+        command = [python, str(tools / "plain_notebook.py"), str(path)]
+        found.append(Part(f"notebook {path.stem}", command, 20, 100))
     return found
+
+
+def allowed(part: Part, later: Sequence[Part], left: float, workers: int) -> float:
+    """The seconds that a part may take of those left, with later parts sure of theirs."""
+    kept = sum(other.sure / (1 if other.alone else workers) for other in later)
+    return min(left, max(part.sure, min(part.most, left - kept)))
 
 
 def run(part: Part, limit: float, out: Path) -> Outcome:
@@ -146,22 +158,21 @@ class Record:
 
 
 def run_all(planned: Sequence[Part], out: Path, device: str, seconds: float, workers: int) -> list[Outcome]:
-    """First what can share the machine, several at once; then what stands alone; all before the deadline."""
+    """Part after part, neighbours that can share the machine several at once; all before the deadline."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "bench").mkdir(exist_ok=True)
     record = Record(out / "summary.json", device, planned)
     deadline = record.started + seconds
 
-    def one(part: Part) -> None:
-        limit = min(part.limit, deadline - time.monotonic())
+    def one(place: int) -> None:
+        part = planned[place]
+        limit = allowed(part, planned[place + 1 :], deadline - time.monotonic(), workers)
         if limit > 1:
             record.add(run(part, limit, out))
 
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(one, [part for part in planned if not part.alone]))
-    for part in planned:
-        if part.alone:
-            one(part)
+    for alone, places in groupby(range(len(planned)), lambda place: planned[place].alone):
+        with ThreadPoolExecutor(1 if alone else workers) as pool:
+            list(pool.map(one, places))
     return list(record.outcomes.values())
 
 
