@@ -78,7 +78,11 @@ def check_number(name: str, value: Any) -> float:
     """A finite real number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a finite real number; got {value!r}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        got = "one beyond the largest float"
+        raise ValueError(f"{name} must be a finite real number; got {got}.") from None
     # Not math.isfinite: where torch.compile takes a number as a symbol, it can follow comparisons only.
     if not -math.inf < number < math.inf:
         raise ValueError(f"{name} must be a finite real number; got {value!r}.")

@@ -135,6 +135,11 @@ BAD = {
         "lookback must be an integer of at least 0; got -1.",
     ),
     "scale": (good(scale=float("nan")), ValueError, "scale must be a finite real number; got nan."),
+    "scale beyond all floats": (
+        good(scale=10**400),
+        ValueError,
+        "scale must be a finite real number; got one beyond the largest float.",
+    ),
     "scale a word": (good(scale="1"), TypeError, "scale must be a finite real number; got '1'."),
     "documents of floats": (
         good(documents=LABELS * 1.0),

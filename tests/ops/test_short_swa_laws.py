@@ -75,6 +75,21 @@ def test_equals_loops_under_all_options(rung, window, window_type, start, labels
 
 
 @pytest.mark.parametrize("rung", CPU_RUNGS)
+@pytest.mark.parametrize("start", [None, 60])
+@pytest.mark.parametrize(("window", "lookback"), [(2**63, 1), (2**63, 0), (6, 2**63), (2**63, 10**400)])
+@pytest.mark.parametrize("window_type", ["strict", "chunk"])
+def test_a_window_of_any_size(window_type, window, lookback, start, rung):
+    q, k, v = (random(70, 3, seed=seed) for seed in (1, 2, 3))
+    use = {"window_type": window_type, "axis": 0, "query_start": start}
+    z = short_swa(q[start:], k, v, **use, window=window, lookback=lookback, rung=rung)
+    # As a window that just reaches the first key, in one chunk or in as many as there are.
+    whole = short_swa(
+        q[start:], k, v, **use, window=min(window, 70), lookback=min(lookback, 12), rung="loops"
+    )
+    assert error(z, whole) <= TOLERANCE
+
+
+@pytest.mark.parametrize("rung", CPU_RUNGS)
 def test_rows_that_see_nothing_are_zero(rung):
     q = random(6, 4)
     valid = np.array([False, True, True, False, False, True])

@@ -128,11 +128,13 @@ def short_swa(
         if head_axis == axis:
             raise ValueError(f"head_axis must differ from axis; got {head_axis} for both.")
     _check_shapes(q, k, v, axis, head_axis)
+    # No window reaches beyond the first key, and no rung has to hold a number larger than the length.
+    n_k = k.shape[axis]
     mask = Mask(
-        window=check_integer("window", window, 1),
+        window=min(check_integer("window", window, 1), n_k),
         window_type=check_choice("window_type", window_type, ("strict", "chunk")),
-        lookback=check_integer("lookback", lookback, 0) if window_type == "chunk" else 0,
-        query_start=_check_query_start(query_start, q.shape[axis], k.shape[axis]),
+        lookback=min(check_integer("lookback", lookback, 0), n_k) if window_type == "chunk" else 0,
+        query_start=_check_query_start(query_start, q.shape[axis], n_k),
         documents=_check_labels("documents", documents, q, k, axis),
         valid=_check_labels("valid", valid, q, k, axis),
     )
