@@ -89,6 +89,8 @@ def builds(arch: int) -> list[Case]:
             (768, 1, single, True, False, False),
             (7168, 3, single, False, True, True),
         ]
+    # A compressor beside a state that is not dense, most registers of all.
+    forms += [(2730, 6, half, False, False, True)] if arch == 75 else []
     forms += [(2048, 4, torch.bfloat16, True, False, False)] if arch == 90 else []
     found = []
     for d, d_v, dtype, aligned, turned, compress in forms:

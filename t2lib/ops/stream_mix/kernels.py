@@ -271,6 +271,20 @@ def _place(tokens, N: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _store_matrices(pointer, M, inside, N: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
+    """The matrices of a program into a contiguous tensor.
+
+    Only the first has an address of 64 bits of its own: the others would hold twice the registers, and spill.
+    """
+    matrix = tl.arange(0, ROWS)[:, None, None]
+    out = tl.arange(0, PADDED)[None, :, None]
+    i = tl.arange(0, PADDED)[None, None, :]
+    pointer += tl.program_id(0).to(tl.int64) * (ROWS * N * N)
+    where = pointer + (matrix * (N * N) + out * N + i)
+    tl.store(where, M.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _divide(M, inside, eps, AXIS: tl.constexpr, LOGS: tl.constexpr):
     """One step, and what it divided by: logarithms of both without eps. Outside, M stays a zero."""
     if LOGS:
@@ -350,8 +364,7 @@ def project(
     M = _iterate(M, None, (token, row, i), inside, tokens, iterations, eps, N, LOGS)
     if LOGS:
         M = tl.exp(M)
-    where = out + token.to(tl.int64) * (N * N) + row * N + i
-    tl.store(where, M.to(out.dtype.element_ty), mask=inside)
+    _store_matrices(out, M, inside, N, PADDED, ROWS)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -382,8 +395,7 @@ def project_backward(
         M, gradient = _undo(M, gradient, _kept(scratch, 1, out, token, tokens, N), 2, LOGS)
         unit = tl.where(inside, M - eps, 0.0)
         gradient = unit * (gradient - tl.sum(gradient * unit, 1, keep_dims=True))
-    where = dstreams + token.to(tl.int64) * (N * N) + out * N + i
-    tl.store(where, gradient.to(dstreams.dtype.element_ty), mask=inside)
+    _store_matrices(dstreams, gradient, inside, N, PADDED, ROWS)
 
 
 def _arguments(tensors: dict[str, Tensor | None], iterations: int = 0, eps: float = 0.0) -> dict[str, Any]:
