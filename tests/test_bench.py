@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -173,10 +174,21 @@ def test_the_table_and_the_file(tmp_path, capsys):
     assert command.main(["--read", str(file), "--compare", str(file), "--plot", str(tmp_path / "plots")]) == 0
     shown = capsys.readouterr().out
     assert f"  {'eager, forward + backward':<58}{1:>7.2f}\n" in shown
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
-        "growth-short_swa.png",
-        "roofline.png",
-    }
+    plots = {"growth-short_swa-cpu.png", "roofline-cpu.png"}
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == plots
+
+    # The same operator on another device has plots of its own.
+    elsewhere = result | {"machine": result["machine"] | {"device": "NVIDIA T4"}, "clock": "device"}
+    for which in ("milliseconds", "backward_milliseconds"):
+        elsewhere[which] = {
+            name: timing | {f"device{end}": timing[f"cpu{end}"] for end in ("", "_low", "_high")}
+            for name, timing in result[which].items()
+        }
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(elsewhere), encoding="utf-8")
+    assert command.main(["--read", str(file), str(other), "--plot", str(tmp_path / "plots")]) == 0
+    plots |= {name.replace("cpu", "nvidia-t4") for name in plots}
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == plots
 
 
 def test_the_streams(tmp_path, capsys, monkeypatch):
@@ -190,7 +202,7 @@ def test_the_streams(tmp_path, capsys, monkeypatch):
     result = json.loads((tmp_path / "streams.json").read_text(encoding="utf-8"))
     assert result["ratio_to_plain"]["prenorm"] == result["floor"]["prenorm"] == 1
     assert result["floor"]["elc"] > 1
-    assert (tmp_path / "streams.png").exists()
+    assert (tmp_path / "streams-cpu.png").exists()
 
 
 def test_what_is_there_is_kept_from_the_first_call_on():
@@ -312,6 +324,10 @@ def test_both_passes_are_compared_with_an_earlier_run():
     assert BACKWARD in lines[2]
 
 
+def stored(name):
+    return str(Path(_case.__file__).parent / "results" / f"{name}-cpu.json")
+
+
 class Config(NamedTuple):
     tile: bool
     rows: int
@@ -358,7 +374,22 @@ def test_the_tuner_replaces_one_entry_of_the_table():
     ("arguments", "got"),
     [
         (["long_swa"], "got ['long_swa']."),
-        (["--width", "30", "--heads", "8"], "got (30, 8)."),
+        (["--width", "30", "--heads", "8"], "short_swa: heads must divide width; got heads 8, width 30."),
+        (["short_swa", "--heads", "7"], "heads must divide width; got heads 7, width 512."),
+        (["streams", "--heads", "7"], "must be a multiple of 2 heads; got width 256, heads 7."),
+        (["--threads", "0"], "got {'threads': 0}."),
+        (["--device", "cuda", "--tune", "file.json", "streams"], "--tune takes operators"),
+        (["--read", "no/such.json"], "got 'no/such.json': No such file or directory."),
+        (["depth_mix", "--compare", __file__], "takes results that --json wrote; got"),
+        (
+            ["--read", stored("depth_mix"), "--compare", stored("short_conv")],
+            "depth_mix; got one of short_conv.",
+        ),
+        (["--compare", stored("depth_mix")], "got one of depth_mix."),
+        (
+            ["--read", stored("depth_mix"), stored("depth_mix"), "--plot", "."],
+            "got several of depth_mix-cpu.",
+        ),
         (["--rounds", "0"], "got {'rounds': 0}."),
         (["--states", "-1"], "got {'states': -1}."),
         (["--tune", "file.json"], "takes --device cuda."),
@@ -368,6 +399,21 @@ def test_bad_arguments_exit_with_one_sentence(arguments, got, capsys):
     with pytest.raises(SystemExit, match="2"):
         command.main(arguments)
     assert got in capsys.readouterr().err
+
+
+def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["depth_mix", "--device", "cuda"])
+    assert "--device cuda takes a machine with torch and a CUDA device" in capsys.readouterr().err
+
+
+def test_a_size_that_cannot_grow_is_left_out():
+    module, _ = operator("short_swa")
+    shape = module.Shape(tokens=8, width=24, heads=8, window=4)
+    assert _runner._grow(module, shape, PLAIN, "width", 1, "cpu")["sizes"] == [24, 48]
 
 
 def test_the_commit_is_known_in_a_checkout():

@@ -63,12 +63,14 @@ def parts(device: str, out: Path, notebooks: Sequence[Path]) -> list[Part]:
     """All parts, in the order they start."""
     tools, python = ROOT / "tools", sys.executable
     interpreted = {} if device == "cuda" else {"TRITON_INTERPRET": "1"}
+    # The interpreter is slow, the small sizes are fast.
+    check, time_one = (45, 34) if device == "cuda" else (70, 20)
     where = ["--device", device]
     found = [
         Part(
             f"checks {name}",
             [python, str(tools / "gpu_checks.py"), name, *where, "--out", str(out / f"checks-{name}.jsonl")],
-            sure=45,
+            sure=check,
             most=150,
             environment=interpreted,
         )
@@ -79,7 +81,7 @@ def parts(device: str, out: Path, notebooks: Sequence[Path]) -> list[Part]:
     bench = [python, "-m", "t2lib.bench"]
     for name in (*OPERATORS, "streams"):
         file = ["--json", str(out / "bench")]
-        found.append(Part(f"bench {name}", [*bench, name, *where, *sizes, *file], 34, 100, alone=True))
+        found.append(Part(f"bench {name}", [*bench, name, *where, *sizes, *file], time_one, 100, alone=True))
     # Last: of all parts, they are the ones that do not need this machine.
     for path in notebooks:
         command = [python, str(tools / "plain_notebook.py"), str(path)]

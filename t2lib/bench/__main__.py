@@ -26,18 +26,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _check(parser, options)
+    stored = [_read(parser, file) for file in options.read or ()]
+    before = _read(parser, options.compare) if options.compare else None
+    _check_stored(parser, options, stored, before)
     # Before NumPy and torch load: afterwards it would be too late for their thread pools.
     for variable in THREADS:
         os.environ[variable] = str(options.threads)
     # The profiler that counts memory would otherwise announce itself at every start.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    if not stored:
+        _check_machine(parser, options)
 
     if options.tune:
         return _tune(options)
-    results = [_read(file) for file in options.read] if options.read else None
     shown = []
-    for result in results or (_measure(name, options) for name in options.operators):
-        _print(result, options)
+    for result in stored or (_measure(name, options) for name in options.operators):
+        _print(result, before)
         if not options.read:
             _write(result, options)
         shown.append(result)
@@ -90,13 +94,48 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if unknown:
         parser.error(f"takes operators of {', '.join(known)}; got {unknown}.")
     sizes = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
-    wrong = {name: size for name, size in (sizes | {"rounds": options.rounds}).items() if size < 1}
+    numbers = sizes | {"rounds": options.rounds, "threads": options.threads}
+    wrong = {name: size for name, size in numbers.items() if size < 1}
     if wrong:
-        parser.error(f"takes sizes and rounds of at least 1; got {wrong}.")
-    if options.width and options.heads and options.width % options.heads:
-        parser.error(f"takes a width that heads divide; got {(options.width, options.heads)}.")
+        parser.error(f"takes sizes, rounds and threads of at least 1; got {wrong}.")
     if options.tune and options.device != "cuda":
         parser.error("--tune times kernels, so it takes --device cuda.")
+    if options.tune and STREAMS in options.operators:
+        parser.error(
+            f"--tune takes operators, which have kernels; got {STREAMS!r}, which has none of its own."
+        )
+    if options.json and options.json.is_file() and len(options.operators) > 1:
+        parser.error(f"--json takes a folder for several operators; got the file {str(options.json)!r}.")
+
+
+def _check_stored(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    stored: list[dict[str, Any]],
+    before: dict[str, Any] | None,
+) -> None:
+    shown = [result["operator"] for result in stored] or options.operators
+    if before and set(shown) != {before["operator"]}:
+        parser.error(f"--compare takes a result of {', '.join(shown)}; got one of {before['operator']}.")
+    names = [_name(result) for result in stored]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if options.plot and twice:
+        parser.error(f"--plot takes one result an operator and device; got several of {', '.join(twice)}.")
+
+
+def _check_machine(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Whether the device is there, and every operator has the sizes asked for."""
+    if options.device == "cuda":
+        from t2lib.bench._case import optional
+
+        torch: Any = optional("torch")
+        if torch is None or not torch.cuda.is_available():
+            parser.error("--device cuda takes a machine with torch and a CUDA device; this one has none.")
+    for name in options.operators:
+        try:
+            _shape(importlib.import_module(f"t2lib.bench.{name}"), options)
+        except ValueError as error:
+            parser.error(f"{name}: {error}")
 
 
 def _setting(options: argparse.Namespace) -> Any:
@@ -136,7 +175,7 @@ def _measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return whole(measure(module, shape, setting, rounds=options.rounds, growth=growth, keep=keep))
 
 
-def _print(result: dict[str, Any], options: argparse.Namespace) -> None:
+def _print(result: dict[str, Any], before: dict[str, Any] | None) -> None:
     from t2lib.bench import _table
 
     if result["operator"] == STREAMS:
@@ -145,8 +184,8 @@ def _print(result: dict[str, Any], options: argparse.Namespace) -> None:
         lines = list(streams.lines(result))
     else:
         lines = list(_table.lines(result))
-    if options.compare:
-        lines += _table.compared(result, _read(options.compare))
+    if before:
+        lines += _table.compared(result, before)
     print("\n".join(lines))
 
 
@@ -154,18 +193,31 @@ def _write(result: dict[str, Any], options: argparse.Namespace) -> None:
     path = options.json
     if path is None:
         return
-    if not path.suffix or len(options.operators) > 1:
-        path.mkdir(parents=True, exist_ok=True)
-        where = "cpu" if options.device == "cpu" else "-".join(result["machine"]["device"].lower().split())
-        path = path / f"{result['operator']}-{where}.json"
+    if path.is_dir() or not path.suffix or len(options.operators) > 1:
+        path = path / f"{_name(result)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     # In one step, so that a run that is cut short here leaves a whole file.
     draft = path.with_name(path.name + ".part")
     draft.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+def _name(result: dict[str, Any]) -> str:
+    from t2lib.bench._table import where
+
+    return f"{result['operator']}-{where(result)}"
+
+
+def _read(parser: argparse.ArgumentParser, file: Path) -> dict[str, Any]:
+    try:
+        result: Any = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        parser.error(f"takes files that can be read; got {str(file)!r}: {error.strerror}.")
+    except ValueError:
+        result = None
+    # What every result has, whatever was measured.
+    if not (isinstance(result, dict) and {"operator", "machine", "shape", "clock"} <= result.keys()):
+        parser.error(f"takes results that --json wrote; got {str(file)!r}, which is none.")
     return result
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from t2lib import figures
 from t2lib.bench._case import BACKWARD, FORWARD
+from t2lib.bench._table import where
 
 Result = Mapping[str, Any]
 RUNGS = ("arrays", "eager", "compiled", "kernels")
@@ -24,8 +25,8 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [file for result in results if result.get("growth") for file in _growth(result, folder)]
     rooted = [result for result in results if "flops" in result]
-    if rooted:
-        files.append(_roofline(rooted, folder))
+    for device in dict.fromkeys(map(where, rooted)):
+        files.append(_roofline([result for result in rooted if where(result) == device], folder))
     return files + [_streams(result, folder) for result in results if "ratio_to_plain" in result]
 
 
@@ -64,7 +65,7 @@ def _growth(result: Result, folder: Path) -> Iterator[Path]:
     panels[0][0].set_title(result["operator"])
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.6)
-    file = folder / f"growth-{result['operator']}.png"
+    file = folder / f"growth-{result['operator']}-{where(result)}.png"
     figure.savefig(file)
     yield file
 
@@ -107,7 +108,7 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
         )
     axes.set_ylim(bottom=bottom)
     axes.legend(loc="center right", bbox_to_anchor=(1, 0.3))
-    file = folder / "roofline.png"
+    file = folder / f"roofline-{where(results[0])}.png"
     figure.savefig(file)
     return file
 
@@ -128,6 +129,6 @@ def _streams(result: Result, folder: Path) -> Path:
     axes.grid(axis="y", visible=False)
     axes.set_title("Forward + backward over the plain stream")
     axes.legend(loc="upper right")
-    file = folder / "streams.png"
+    file = folder / f"streams-{where(result)}.png"
     figure.savefig(file)
     return file

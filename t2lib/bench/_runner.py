@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -177,12 +178,17 @@ def _row(bar: Bar, names: list[str], ratio: float, device: str) -> dict[str, Any
 def _grow(
     operator: Operator, shape: Any, setting: Setting, name: str, rounds: int, clock: str
 ) -> dict[str, Any]:
-    """The rungs at half the size, the size and twice the size, in the same rounds."""
+    """The rungs at half the size, the size and twice the size, if there can be such, in the same rounds."""
     middle = getattr(shape, name)
+    shapes = {}
+    for size in sorted({max(1, middle // 2), middle, 2 * middle}):
+        # Half a width may be one that its heads do not divide.
+        with suppress(ValueError):
+            shapes[size] = replace(shape, **{name: size})
+    sizes = list(shapes)
     calls: dict[tuple[str, str, int], Function] = {}
-    sizes = sorted({max(1, middle // 2), middle, 2 * middle})
-    for size in sizes:
-        found, _ = cases(operator, replace(shape, **{name: size}), setting, only_rungs=True)
+    for size, grown in shapes.items():
+        found, _ = cases(operator, grown, setting, only_rungs=True)
         for rung, case in found.items():
             calls[FORWARD, rung, size] = case.forward
             if case.backward is not None:

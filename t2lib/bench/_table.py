@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,12 @@ from t2lib.bench._case import BACKWARD, FORWARD
 UNITS = {"cpu": "CPU", "device": "GPU", "wall": "wall"}
 # What a bar does not say of itself.
 VERDICT = {True: "", False: "   <- missed"}
+
+
+def where(result: Mapping[str, Any]) -> str:
+    """The device of a result as part of a file's name."""
+    device = "cpu" if result["clock"] == "cpu" else result["machine"]["device"]
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:

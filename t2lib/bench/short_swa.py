@@ -33,14 +33,16 @@ class Shape:
     heads: int = 8
     window: int = 64
 
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width; got heads {self.heads}, width {self.width}.")
+
 
 ON_CUDA = Shape(tokens=16384, width=2048, heads=32)
 
 
 def inputs(shape: Shape, draw: Draw = normal) -> tuple[Any, ...]:
     """q, k and v, (B, T, H, D) each."""
-    if shape.width % shape.heads:
-        raise ValueError(f"heads must divide width; got heads {shape.heads}, width {shape.width}.")
     sizes = (shape.batch, shape.tokens, shape.heads, shape.width // shape.heads)
     return draw(sizes, sizes, sizes)
 

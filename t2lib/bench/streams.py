@@ -41,6 +41,13 @@ class Shape:
     batch: int = 1
     heads: int = 4
 
+    def __post_init__(self) -> None:
+        # Rotary positions take the numbers of a head in pairs.
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width must be a multiple of 2 heads; got width {self.width}, heads {self.heads}."
+            )
+
 
 ON_CUDA = Shape(width=1024, tokens=4096, heads=16)
 
@@ -136,7 +143,7 @@ def _decoder(shape: Shape, setting: Setting, stream: str, options: dict[str, Any
 
     torch.manual_seed(0)
     # SwiGLU at its usual width, 8/3 of the model's, in steps of 32.
-    hidden = 32 * round(8 * shape.width / 3 / 32)
+    hidden = 32 * max(1, round(8 * shape.width / 3 / 32))
     decoder = Decoder(
         width=shape.width,
         blocks=shape.blocks,
