@@ -13,10 +13,12 @@ The last two do not grow with n. Operators reach the stores through a `t2lib.tok
 
 from __future__ import annotations
 
+import numbers
 from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +58,7 @@ class Tail:
     def shortened(self, count: int) -> Tail:
         """Without the newest `count` entries."""
         kept = max(0, self.held - count)
-        return self._with(tuple(x[..., :kept, :] for x in self.entries))
+        return self._with(tuple(_own(x[..., :kept, :]) for x in self.entries))
 
     def reordered(self, rows: Tensor) -> Tail:
         return self._with(tuple(x.index_select(0, rows) for x in self.entries))
@@ -118,9 +120,25 @@ class Ring:
         return Ring(self.kind, self.needed, self.spare, slots, seen, held)
 
 
+def _integers(rows: Any) -> bool:
+    if isinstance(rows, (list, tuple)):
+        counted = all(isinstance(row, numbers.Integral) and not isinstance(row, bool) for row in rows)
+        return counted and len(rows) > 0
+    if isinstance(rows, np.ndarray):
+        return rows.ndim == 1 and rows.dtype in (np.int32, np.int64) and len(rows) > 0
+    return (
+        isinstance(rows, Tensor)
+        and rows.ndim == 1
+        and rows.dtype in (torch.int32, torch.int64)
+        and len(rows) > 0
+    )
+
+
 def _own(x: Tensor) -> Tensor:
     """x, or a copy where it is part of something larger, which would stay alive for its sake."""
-    return x if x.untyped_storage().nbytes() == x.numel() * x.element_size() else x.clone()
+    # A graph that is being traced knows no storages.
+    whole = not torch.compiler.is_compiling() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    return x if whole else x.clone()
 
 
 class Cache:
@@ -180,6 +198,9 @@ class Cache:
         """
         if check_integer("length", length, 0) > self.length:
             raise ValueError(f"length must be at most the {self.length} tokens of the cache; got {length}.")
+        if not length:
+            self._replace(**vars(Cache(self.owner, self.rollback)))
+            return
         dropped = self.length - length
         for store in self.stores.values():
             wanted = length if store.needed is None else min(store.needed, length)
@@ -188,7 +209,7 @@ class Cache:
                     f"length must leave the {wanted} entries that a {store.kind} store needs, which a cache "
                     f"of rollback={self.rollback} does not hold after cutting {dropped} tokens; got {length}."
                 )
-        documents = None if self.documents is None else self.documents[..., :length]
+        documents = None if self.documents is None else _own(self.documents[..., :length])
         stores = {key: store.shortened(dropped) for key, store in self.stores.items()}
         self._replace(stores=stores, length=length, documents=documents)
 
@@ -196,11 +217,9 @@ class Cache:
         """Let row b of the batch go on from row rows[b], as beam search does; rows may repeat."""
         if not self.rows:
             raise ValueError("rows need a cache of a batch (B, T); got one that holds no batch.")
-        integers = isinstance(rows, (list, tuple)) and all(type(row) is int for row in rows)
-        if isinstance(rows, Tensor):
-            integers = rows.ndim == 1 and rows.dtype in (torch.int32, torch.int64)
-        if not integers or not len(rows):
-            raise TypeError(f"rows must be a list or a tensor of integers, one a row; got {rows!r}.")
+        if not _integers(rows):
+            takes = "a list, an array or a tensor of integers, one a row"
+            raise TypeError(f"rows must be {takes}; got {rows!r}.")
         index, batch = torch.as_tensor(rows, device=self.device), self.rows[0]
         if int(index.min()) < 0 or int(index.max()) >= batch:
             raise ValueError(f"rows must lie in 0..{batch - 1}; got {index.tolist()}.")

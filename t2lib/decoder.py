@@ -27,6 +27,7 @@ from t2lib import mixers, streams
 from t2lib.cache import Cache
 from t2lib.layers import RMSNorm, rotate
 from t2lib.mixers.mixer import Mixer, Site, Ways
+from t2lib.ops._checks import check_integer, check_number
 from t2lib.streams.stream import Read, Record, record
 from t2lib.token_pass import Pass
 
@@ -53,9 +54,7 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "blocks", "heads", "hidden", "context"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {size!r}.")
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1))
         if self.width % self.heads:
             raise ValueError(f"heads must divide width: got heads={self.heads}, width={self.width}.")
         if self.rope_base is not None and self.head_width % 2:
@@ -63,11 +62,11 @@ class DecoderConfig:
                 f"width/heads must be even for rotary positions, got {self.head_width}; "
                 "take another width or rope_base=None."
             )
-        if self.rope_base is not None and not self.rope_base > 0:
+        if self.rope_base is not None and check_number("rope_base", self.rope_base) <= 0:
             raise ValueError(f"rope_base must be positive or None, got {self.rope_base!r}.")
-        if not self.norm_eps > 0:
+        if check_number("norm_eps", self.norm_eps) <= 0:
             raise ValueError(f"norm_eps must be positive, got {self.norm_eps!r}.")
-        if not 0 <= self.dropout < 1:
+        if not 0 <= check_number("dropout", self.dropout) < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout!r}.")
         for name in ("stream_options", "mixer_options"):
             if not isinstance(getattr(self, name), dict):
@@ -261,7 +260,7 @@ class Decoder(nn.Module):
         self.initialise()
 
     def initialise(self) -> None:
-        """Draw every matrix anew from torch's global generator, by the rule in the class docstring.
+        """Start anew by the rule in the class docstring, with draws from torch's global generator.
 
         The parameters of the stream and of the mixers come last, by their own rules.
         """
@@ -270,6 +269,9 @@ class Decoder(nn.Module):
             if weight.ndim == 2 and not name.startswith("stream.") and ".mixer." not in name:
                 writes = name.endswith(("attention.output.weight", "mlp.down.weight"))
                 nn.init.normal_(weight, std=0.02 / writers if writes else 0.02)
+        for module in self.modules():
+            if isinstance(module, RMSNorm):
+                nn.init.ones_(module.gain)
         self.stream.initialise()
         for block in self.blocks:
             if isinstance(block, MixedBlock):

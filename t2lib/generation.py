@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,8 +35,8 @@ def generate(
     """Continue every prompt by `length` tokens.
 
     prompts      int64 (..., T), which gives (..., T + length); or a list of prompts (T_b,) of any lengths,
-                 which gives a list of (T_b + length,). A list is padded on the left to one batch; no token
-                 reads the padding, so each prompt goes on as it would alone
+                 tensors or NumPy arrays, which gives a list of tensors (T_b + length,). A list is padded on
+                 the left to one batch; no token reads the padding, so each prompt goes on as it would alone
     temperature  0 takes the most likely token; otherwise tokens are drawn from softmax(logits / temperature)
     top_k        draw from the k most likely only
     seed         of one generator for the whole batch; or a list of seeds, one a row, so that what is drawn
@@ -48,7 +49,7 @@ def generate(
     length = check_integer("length", length, 0)
     written, real = (prompts, None)
     if isinstance(prompts, (list, tuple)):
-        written, real = padded(prompts)
+        written, real = padded(prompts, decoder.embedding.weight.device)
     decoder.check(written, any_length=True)
     pick = Pick(temperature, top_k, seed, written, decoder.config.vocabulary)
     context, cache, unread = decoder.config.context, decoder.cache(), written
@@ -67,13 +68,17 @@ def generate(
     return [row[-(len(prompt) + length) :] for row, prompt in zip(written, prompts, strict=True)]
 
 
-def padded(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def padded(given: Sequence[Tensor | np.ndarray], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Prompts (T_b,) of any lengths as one batch (B, T), with where it holds a token of a prompt (B, T).
 
-    Padding stands on the left, as token 0.
+    Padding stands on the left, as token 0. Arrays go to `device`.
     """
-    if not prompts:
+    if not given:
         raise ValueError("prompts must hold at least one prompt; got none.")
+    prompts: list[Any] = [
+        torch.as_tensor(x, device=device) if isinstance(x, np.ndarray) and x.dtype == np.int64 else x
+        for x in given
+    ]
     for place, prompt in enumerate(prompts):
         if (
             not isinstance(prompt, Tensor)
@@ -81,7 +86,8 @@ def padded(prompts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             or prompt.dtype != torch.int64
             or not len(prompt)
         ):
-            got = (prompt.dtype, tuple(prompt.shape)) if isinstance(prompt, Tensor) else type(prompt).__name__
+            arrays = (Tensor, np.ndarray)
+            got = (prompt.dtype, tuple(prompt.shape)) if isinstance(prompt, arrays) else type(prompt).__name__
             raise TypeError(f"prompts[{place}] must be int64 of shape (T,), not empty; got {got}.")
     longest = max(len(prompt) for prompt in prompts)
     tokens = torch.stack([torch.nn.functional.pad(p, (longest - len(p), 0)) for p in prompts])

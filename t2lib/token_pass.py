@@ -114,7 +114,10 @@ class Pass:
         self, key: Hashable, q: Tensor, k: Tensor, v: Tensor, window: int, lookback: int
     ) -> Tensor:
         """Chunks that begin with every document, as they do when it stands alone: tokens are moved apart
-        until each document begins at the border of a chunk, read, and moved back."""
+        until each document begins at the border of a chunk, read, and moved back.
+
+        A document takes whole chunks, so many that are much shorter than a chunk cost a chunk each.
+        """
         earlier = self._earlier(key, (lookback + 1) * window - 1)
         self._keep(key, Ring("window", (lookback + 1) * window, self._spare), (k, v))
         length = q.shape[-2]
@@ -250,16 +253,19 @@ class Pass:
         return torch.where(valid, documents, PADDING)
 
     def _check_labels(self, documents: Tensor | None, valid: Tensor | None, last: Tensor | None) -> None:
-        """Documents from 0, in order; padding on the left of a row that goes on. `last` is what the cache
-        ends with, if its tokens have documents."""
+        """Documents from 0, in order, where tokens are valid; padding on the left of a row that goes on.
+        `last` is what the cache ends with, if its tokens have documents."""
         if documents is not None:
-            if int(documents.min()) < 0:
-                raise ValueError(f"documents must be numbered from 0; got {int(documents.min())}.")
-            if bool((documents.diff(dim=-1) < 0).any()):
+            # How padding is labelled does not matter.
+            real = torch.ones_like(documents, dtype=torch.bool) if valid is None else valid
+            labels = documents.masked_fill(~real, PADDING)
+            if bool((real & (labels < 0)).any()):
+                raise ValueError(f"documents must be numbered from 0; got {int(documents[real].min())}.")
+            if bool((real & (labels < labels.cummax(-1).values)).any()):
                 raise ValueError(
                     "documents must not fall along a row: each is in one piece; got one that does."
                 )
-            if last is not None and bool((documents[..., :1] < last).any()):
+            if last is not None and bool((real & (labels < last)).any()):
                 raise ValueError("documents must not fall below those in the cache; got a row that does.")
         if valid is not None and self.cache is not None:
             begun = torch.full_like(valid[..., :1], self.start > 0) if last is None else last != PADDING

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -223,17 +227,39 @@ def test_bad_tokens(decoder: Decoder, bad: object, error: type[Exception], sente
     [
         ({"heads": 5}, "heads must divide width: got heads=5, width=96"),
         ({"width": 12}, "width/heads must be even for rotary positions, got 3"),
-        ({"blocks": 0}, "blocks must be an integer of at least 1, got 0"),
-        ({"width": 96.0}, "width must be an integer of at least 1, got 96.0"),
-        ({"context": True}, "context must be an integer of at least 1, got True"),
+        ({"blocks": 0}, "blocks must be an integer of at least 1; got 0"),
+        ({"width": 96.0}, "width must be an integer of at least 1; got 96.0"),
+        ({"context": True}, "context must be an integer of at least 1; got True"),
         ({"rope_base": -1.0}, "rope_base must be positive or None, got -1.0"),
+        ({"rope_base": "a"}, "rope_base must be a finite real number; got 'a'"),
         ({"norm_eps": 0.0}, "norm_eps must be positive, got 0.0"),
+        ({"norm_eps": math.inf}, "norm_eps must be a finite real number; got inf"),
+        ({"dropout": None}, "dropout must be a finite real number; got None"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
     ],
 )
-def test_bad_configuration(options: dict[str, float], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        DecoderConfig(**options)  # type: ignore[arg-type]
+def test_bad_configuration(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        DecoderConfig(**options)
+
+
+def test_sizes_from_numpy() -> None:
+    config = DecoderConfig(blocks=np.int64(3))
+    assert config == DecoderConfig(blocks=3)
+    assert type(config.blocks) is int
+
+
+def test_initialise_starts_anew() -> None:
+    """Norm gains included: a decoder made without memory has none to keep."""
+    with torch.device("meta"):
+        empty = Decoder(TINY)
+    empty = empty.to_empty(device="cpu")
+    fresh = Decoder(TINY)
+    for model in (fresh, empty):
+        torch.manual_seed(0)
+        model.initialise()
+    for name, weight in fresh.named_parameters():
+        assert torch.equal(weight, empty.get_parameter(name)), name
 
 
 def test_bad_calls(decoder: Decoder, tokens: torch.Tensor) -> None:

@@ -28,7 +28,7 @@ class ShortSWA(Mixer):
                  slot of ShortConv, on the projections q, k and v of the block's attention
     window       w tokens, self included (strict), or the length of a chunk
     window_type  "strict" or "chunk": the chunk of the token and `lookback` chunks before it. Chunks begin
-                 with every document: with documents or padding, torch.compile cannot take `fullgraph`
+                 with every document, which then costs whole chunks and keeps torch.compile from one graph
     rope         rotary positions on its queries and keys; a block without them (rope_base=None) has none
                  here either
     heads        of the sublayer; None is as many as the block has. `key_heads` of them have keys and values

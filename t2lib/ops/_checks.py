@@ -149,16 +149,28 @@ def bridge(
     first = next(iter(arrays.values()))
     like = first[0] if isinstance(first, tuple) else first
     numpy_in, numpy_rung = isinstance(like, np.ndarray), rung in _registry.NUMPY_RUNGS
-    if numpy_in == numpy_rung:
+    if numpy_in and numpy_rung:
         return compute(**arrays)
+    if not numpy_in and not numpy_rung:
+        return _as_given(compute, arrays, like.device.type)
     if numpy_in:
-        result = compute(**{name: _each(to_torch, x) for name, x in arrays.items()})
+        result = _as_given(compute, {name: _each(to_torch, x) for name, x in arrays.items()}, "cpu")
         return _each(lambda x: x.numpy(), result)
     result = compute(**{name: _named(name, x, rung) for name, x in arrays.items()})
     if not isinstance(result, tuple):
         return to_torch(result).to(like.dtype)
     tensors = [to_torch(x) for x in result]
     return tuple(x if place in wide else x.to(like.dtype) for place, x in enumerate(tensors))
+
+
+def _as_given(compute: Callable[..., Any], arrays: Mapping[str, Any], device: str) -> Any:
+    """In the dtypes of the contract: autocast would round float32 inside of an operator to half precision."""
+    import torch
+
+    if not torch.is_autocast_enabled(device):
+        return compute(**arrays)
+    with torch.autocast(device, enabled=False):
+        return compute(**arrays)
 
 
 def _each(convert: Callable[[Any], Any], x: Any) -> Any:

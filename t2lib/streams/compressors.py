@@ -29,8 +29,8 @@ COMPRESSORS = ("cc", "cc_paper", "tc")
 
 def mixing_of(kernel: Tensor, pool: Tensor) -> Tensor:
     """c of a released CC compressor: kernel (d, k) and pool (k,) -> (d, k), in their dtype."""
-    # Under autocast a product of matrices would be half precision.
-    return (kernel @ _bands(pool).mT).to(kernel.dtype)
+    # As products of numbers: autocast would take a product of matrices in half precision.
+    return (kernel[:, None, :] * _bands(pool)).sum(-1)
 
 
 def kernel_of(mixing: Tensor, pool: Tensor) -> Tensor:

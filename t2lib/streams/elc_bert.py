@@ -78,8 +78,10 @@ class ELCBert(Stream):
             return content._replace(attention=y)
         h = content.attention + y
         if self.variant == "normalized":
-            h = h - h.mean(-1, keepdim=True)
-            h = h * self.held(torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-7))
+            wide = h if h.dtype == torch.float64 else h.float()
+            wide = wide - wide.mean(-1, keepdim=True)
+            scale = self.held(torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-7))
+            h = (wide * scale).to(h.dtype)
         sources = (*content.sources, h)
         return self._next(sources) if i + 1 < self.sublayers else Content(sources, h, None)
 

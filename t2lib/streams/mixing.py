@@ -44,19 +44,20 @@ def mixing_matrix(
         raise ValueError(f"normed must be {stream.sublayers}, one a sublayer; got {len(normed)}.")
     if stream.mixing not in _ROWS:
         raise ValueError(f"stream must have weights a token, to have a mixing matrix; it {stream.mixing}.")
-    sources = [source.detach().clone().requires_grad_() for source in (embedding, *branch_outputs)]
-    with stream.holding(), torch.enable_grad():
+    row = _ROWS[stream.mixing]
+    # Also within inference mode, whose tensors take part in no gradient: of those only copies do.
+    with torch.inference_mode(False), torch.enable_grad(), stream.holding():
+        sources = [source.detach().clone().requires_grad_() for source in (embedding, *branch_outputs)]
         state = stream.start(sources[0])
         reads: list[Read] = []
         for i in range(stream.sublayers):
             reads.append(stream.read(state, i))
             state = stream.write(state, i, sources[i + 1], None if normed is None else _detached(normed[i]))
         reads.append(stream.finish(state))
-    ways = list(dict.fromkeys(way for read in reads if isinstance(read, dict) for way in read))
-    row = _ROWS[stream.mixing]
-    if not ways:
-        return torch.stack([row(read, sources) for read in reads if isinstance(read, Tensor)])
-    return {way: torch.stack([row(every_way(read, way), sources) for read in reads]) for way in ways}
+        ways = list(dict.fromkeys(way for read in reads if isinstance(read, dict) for way in read))
+        if not ways:
+            return torch.stack([row(read, sources) for read in reads if isinstance(read, Tensor)])
+        return {way: torch.stack([row(every_way(read, way), sources) for read in reads]) for way in ways}
 
 
 def mix(matrix: Tensor, sources: Tensor) -> Tensor:
@@ -96,5 +97,5 @@ _ROWS = {"number": _numbers, "channel": _channels, "matrix": _matrices}
 
 def _detached(normed: Any) -> Any:
     if isinstance(normed, dict):
-        return {way: x.detach() for way, x in normed.items()}
-    return normed.detach()
+        return {way: x.detach().clone() for way, x in normed.items()}
+    return normed.detach().clone()

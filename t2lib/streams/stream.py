@@ -10,6 +10,7 @@ A state is never changed: `write` returns a new one, so a state can be kept, rea
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -179,7 +180,7 @@ class Stream(nn.Module, ABC):
 
     def _check(self, state: State, i: int) -> None:
         self._check_owner(state)
-        if isinstance(i, bool) or not isinstance(i, int):
+        if isinstance(i, bool) or not isinstance(i, numbers.Integral):
             raise TypeError(f"i must be an integer, {state.place} for this state; got {i!r}.")
         if state.place == self.sublayers:
             raise ValueError(f"state has all {self.sublayers} sublayers written, takes finish; got i={i}.")

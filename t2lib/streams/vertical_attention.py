@@ -24,7 +24,7 @@ class Content(NamedTuple):
     sources: tuple[Tensor, ...]
     scales: tuple[Tensor, ...]
     x: Tensor
-    u: Tensor | None
+    attention: Tensor | None
 
 
 class VerticalAttentionReconstruction(Stream):
@@ -97,19 +97,19 @@ class VerticalAttentionReconstruction(Stream):
         return self.held(torch.rsqrt(size))
 
     def _read(self, content: Content, i: int) -> Tensor:
-        return content.x if content.u is None else content.u
+        return content.x if content.attention is None else content.x + content.attention
 
     def _write(self, content: Content, i: int, y: Tensor, normed: Any) -> Content:
-        if content.u is None:
-            return content._replace(u=content.x + y)
-        h = content.u + y
-        if not self.skip or self.source == "branch":
-            h = h - content.x
+        if content.attention is None:
+            return content._replace(attention=y)
+        # Without x from the start: taken off again, it would leave its rounding behind.
+        alone = not self.skip or self.source == "branch"
+        h = content.attention + y if alone else self._read(content, i) + y
         return self._next(content.sources, content.scales, h)
 
     def _finish(self, content: Content, place: int) -> Tensor:
-        if content.u is not None:
-            return content.u
+        if content.attention is not None:
+            return self._read(content, place)
         return content.x if self.source == "branch" else content.sources[-1]
 
     def cost(self) -> cost.Cost:

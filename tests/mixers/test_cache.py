@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from mixer_decoders import VARIANTS, decoder, tokens
@@ -22,8 +23,8 @@ def model_of(variant, stream="prenorm"):
     return decoder(variant, stream=stream, stream_options=STREAMS[stream])
 
 
-def close(got, want):
-    assert (got - want).abs().max() <= 1e-12
+def close(got, want, bar=1e-12):
+    assert (got - want).abs().max() <= bar
 
 
 def read(model, text, parts, **labels):
@@ -194,7 +195,9 @@ def test_what_a_cache_refuses_leaves_it_as_it_was():
     with pytest.raises(ValueError, match=r"rows must lie in 0\.\.1; got \[2\]"):
         cache.reorder([2])
     for rows in (1, None, "ab", [0.5], [True], [], torch.zeros(2)):
-        with pytest.raises(TypeError, match="rows must be a list or a tensor of integers, one a row; got"):
+        with pytest.raises(
+            TypeError, match="rows must be a list, an array or a tensor of integers, one a row; got"
+        ):
             cache.reorder(rows)
     with pytest.raises(ValueError, match="rollback must be an integer of at least 0; got -1"):
         model.cache(rollback=-1)
@@ -316,3 +319,61 @@ def test_padding_may_stand_on_the_right_without_a_cache():
     valid = torch.ones(2, 9, dtype=torch.bool)
     valid[1, 6:] = False
     close(model(text, valid=valid)[1, :6], model(text[1:, :6])[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", ["none", "canon ABCD", "short_swa"])
+def test_an_emptied_cache_is_a_new_one(variant):
+    """Also for another batch, and after another dtype."""
+    model, text = decoder(variant), tokens(2, 9)
+    cache = model.cache()
+    model(text, cache=cache)
+    cache.cut(0)
+    assert cache.sizes() == {}
+    close(model(text[:1], cache=cache), model(text[:1]))
+    cache.cut(0)
+    model = model.float()
+    got = [model(text[:, :5], cache=cache), model(text[:, 5:], cache=cache)]
+    close(torch.cat(got, 1), model(text), 1e-5)
+
+
+def test_sizes_tell_what_is_alive_after_a_cut():
+    model = decoder("none")
+    cache = model.cache()
+    model(tokens(2, 40), cache=cache)
+    cache.cut(1)
+    alive = sum(x.untyped_storage().nbytes() for store in cache.stores.values() for x in store.tensors)
+    assert sum(cache.sizes().values()) == alive
+
+
+@torch.no_grad()
+def test_padding_may_have_any_document():
+    model, text = decoder("canon ABCD"), tokens(2, 9)
+    valid = torch.arange(9).expand(2, 9) < torch.tensor([[9], [6]])
+    documents = torch.tensor([[0] * 4 + [1] * 5] * 2)
+    want = model(text, documents=documents, valid=valid)
+    got = model(text, documents=torch.where(valid, documents, -1), valid=valid)
+    close(got[valid], want[valid])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", ["none", "canon ABCD", "short_swa", "short_swa chunk"])
+def test_decoding_compiles(variant):
+    """In one graph, cache and all."""
+    torch._dynamo.reset()
+    model, text = decoder(variant, torch.float32, blocks=1), tokens(2, 9)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    cache = model.cache()
+    got = [compiled(part, cache=cache) for part in text.split([5, 1, 1, 1, 1], 1)]
+    close(torch.cat(got, 1), model(text), 1e-5)
+
+
+def test_reorder_takes_arrays():
+    model, text = decoder("none"), tokens(2, 9)
+    for rows in (np.array([1, 0]), [np.int64(1), np.int64(0)], torch.tensor([1, 0])):
+        cache = model.cache()
+        model(text[:, :8], cache=cache)
+        cache.reorder(rows)
+        close(model(text.flip(0)[:, 8:], cache=cache), model(text.flip(0))[:, 8:])
+    with pytest.raises(TypeError, match="rows must be a list, an array or a tensor of integers, one a row"):
+        cache.reorder(np.array([0.0, 1.0]))

@@ -144,3 +144,14 @@ def test_padding():
 def test_bad_input(prompts, options, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence):
         generate(decoder("none"), prompts, **{"length": 1, **options})
+
+
+def test_prompts_of_a_task():
+    """The prompts that t2lib.lab.tasks hands out are NumPy arrays."""
+    model = decoder("none", torch.float32)
+    prompts = [tokens(2), tokens(5)]
+    want = model.generate(prompts, 3, temperature=0)
+    got = model.generate([prompt.numpy() for prompt in prompts], 3, temperature=0)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    with pytest.raises(TypeError, match=r"prompts\[0\] must be int64 of shape \(T,\), .*int32"):
+        model.generate([prompts[0].numpy().astype("int32")], 3)

@@ -1,4 +1,4 @@
-"""Operators in a compiled function whose sizes and numbers are symbols, called there for the first time."""
+"""Operators in compiled functions, their sizes and numbers as symbols, and under autocast."""
 
 import subprocess
 import sys
@@ -89,3 +89,20 @@ mix = torch.compile(lambda x, w: depth_mix([x, x], w), fullgraph=True, backend="
 assert torch.equal(mix(torch.ones(2, 3), torch.ones(2)), torch.full((2, 3), 2.0))
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_autocast_rounds_nothing_inside(name):
+    """Sums are float32, whatever autocast would make of the products that they come from."""
+    function, (given, *_) = CALLS[name]
+    given = [_single(x) for x in given]
+    want = function(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = function(*given)
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def _single(x):
+    if isinstance(x, list):
+        return [_single(part) for part in x]
+    return x.float() if isinstance(x, torch.Tensor) else x

@@ -41,3 +41,20 @@ def test_parameter_counts():
 def test_unknown_variant():
     with pytest.raises(ValueError, match=r"variant must be one of 'base', .* got 'one'"):
         build("elc_bert", width=8, blocks=2, variant="one")
+
+
+def test_normalized_takes_its_statistics_in_float32():
+    """In float16 the square of a small output is 0, and the norm would divide by nothing."""
+    stream = build("elc_bert", width=64, blocks=2, variant="normalized").half()
+    small = 2.0**-13 * torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
+    y = small.half().requires_grad_()
+    state = stream.start(torch.zeros(1, 3, 64).half())
+    for i in range(2):
+        state = stream.write(state, i, y)
+    h = state.content.sources[-1]
+    h.float().square().sum().backward()
+    wide = 2 * y.detach().double()
+    wide = wide - wide.mean(-1, keepdim=True)
+    want = wide / (wide.square().mean(-1, keepdim=True) + 1e-7).sqrt()
+    assert (h.double() - want).abs().max() < 2e-3 * want.abs().max()
+    assert y.grad.isfinite().all()

@@ -16,6 +16,8 @@ from t2lib.streams.stream import every_way
 
 SHAPE = {"vocabulary": 31, "width": 16, "blocks": 3, "heads": 2, "hidden": 24, "context": 12}
 everyone = pytest.mark.parametrize("variant", VARIANTS)
+# What one weight of a mixing matrix is, in the designs that have such a matrix.
+KINDS = ("number", "channel", "matrix")
 
 
 def decoder(variant, dtype=torch.float64, **fields):
@@ -108,6 +110,33 @@ def test_the_decoder_compiles_in_one_graph(variant):
             grads.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
         for got, want in zip(*grads, strict=True):
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if VARIANTS[v].build(8).mixing in KINDS])
+def test_mixing_matrix_in_inference_mode(variant):
+    """Where no gradient is kept, the derivative is the same."""
+    model = decoder(variant)
+    want = model.mixing_matrix(tokens())
+    with torch.inference_mode():
+        got = model.mixing_matrix(tokens())
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "variant", [v for v in VARIANTS if VARIANTS[v].design in ("hyper_connections", "deep_delta")]
+)
+def test_autocast_rounds_no_state(variant):
+    """Branch outputs given, what a stream makes of them is exact; only its projections are half precision."""
+    model = decoder(variant, torch.float32)
+    seen = model.record(tokens())
+    ends = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            state = model.stream.start(model.embed(tokens()))
+            for i, y in enumerate(seen.branches):
+                state = model.stream.write(state, i, y.float(), seen.normed[i])
+            ends.append(model.stream.finish(state))
+    assert (ends[0] - ends[1]).norm() < 1e-2 * ends[0].norm()
 
 
 @everyone

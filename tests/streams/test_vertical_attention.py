@@ -48,3 +48,15 @@ def test_parameter_counts():
 def test_bad_switches(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         build(NAME, width=4, blocks=2, **options)
+
+
+@pytest.mark.parametrize("options", [{"source": "branch"}, {"skip": False}])
+def test_small_branches_beside_a_large_stream(options):
+    """What the next read takes is A + F itself, not what is left of x + A + F once x is taken off again."""
+    stream = build("vertical_attention_reconstruction", width=64, blocks=2, **options)
+    generator = torch.Generator().manual_seed(0)
+    x, a, f = torch.randn(3, 1, 3, 64, generator=generator).bfloat16()
+    state = stream.start(x)
+    for i, y in enumerate((a * 2.0**-10, f * 2.0**-10)):
+        state = stream.write(state, i, y)
+    assert torch.equal(state.content.sources[-1], a * 2.0**-10 + f * 2.0**-10)
