@@ -310,7 +310,8 @@ class Decoder(nn.Module):
         """Logits (..., T, vocabulary) of the bytes that follow each of `tokens` (..., T).
 
         documents  integers (..., T) from 0, in order: a token sees its own document only (packed batches);
-                   those of padding do not matter. None goes on with the last one of the cache; tokens without one are document 0
+                   those of padding do not matter. None goes on with the last one of the cache; tokens
+                   without one are document 0
         valid      bool (..., T): False is padding, which no token sees; its own logits mean nothing
         cache      `decoder.cache()`: the tokens go on from those that it holds, and are added to it
         """
