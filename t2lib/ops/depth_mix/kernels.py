@@ -59,7 +59,7 @@ def states_at_once(outputs: int, *, wide: bool, backward: bool = False, summed: 
     weights that all tokens share (`summed`) above all.
     """
     if backward:
-        return min(24, max(1, (20 if summed and wide else 24 if summed else 48) // outputs))
+        return min(24, max(1, (16 if summed and wide else 24 if summed else 48) // outputs))
     return min(48, (64 if wide else 160) // (outputs + 1))
 
 
@@ -183,18 +183,18 @@ def backward(
                         added = added + (totals[j * OUTPUTS + way] + product,)
                     if d_token_weights is not None:
                         place = (tl.cast(block, tl.int64) * tokens + row) * OUTPUTS + way
-                        tl.store(d_token_weights + place * states_in_all + first + j, tl.sum(product))
+                        tl.store(d_token_weights + place * states_in_all + (first + j), tl.sum(product))
         totals = added
     if d_weights is not None:
-        for j in tl.static_range(STATES):
-            for way in tl.static_range(OUTPUTS):
+        for way in tl.static_range(OUTPUTS):
+            part = tl.cast(run if WIDE else tl.program_id(0), tl.int64) * OUTPUTS + way
+            place = part * states_in_all + first
+            for j in tl.static_range(STATES):
                 total = totals[j * OUTPUTS + way]
                 if WIDE:
-                    place = ((tl.cast(run, tl.int64) * OUTPUTS + way) * states_in_all + first + j) * WIDTH
-                    tl.store(d_weights + place + column, total, mask=inside)
+                    tl.store(d_weights + (place + j) * WIDTH + column, total, mask=inside)
                 else:
-                    place = (tl.cast(tl.program_id(0), tl.int64) * OUTPUTS + way) * states_in_all + first + j
-                    tl.store(d_weights + place, tl.sum(total))
+                    tl.store(d_weights + place + j, tl.sum(total))
 
 
 class _Call(NamedTuple):
