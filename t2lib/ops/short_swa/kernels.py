@@ -11,8 +11,9 @@ Three kernels, the result, dq, and dk with dv, each in two forms:
 All axes but the ordered one and the width are *groups*. They are numbered through, and a kernel decodes the
 number level by level, so any layout is read where it lies; axes whose strides allow it count as one level.
 
-A weight of zero times NaN is NaN: a tile that holds a NaN would hand it to rows that do not see it. So a
-program whose result is not a number does its rows again in the shift form, which loads only what is seen.
+A weight of zero times NaN is NaN: a tile that holds a NaN would hand it to rows that do not see it. And a
+tile in half precision rounds its factors to it, which may overflow. So a program whose result is not finite
+does its rows again in the shift form, which loads only what is seen and multiplies in float32.
 """
 
 from __future__ import annotations
@@ -160,6 +161,12 @@ def _place(count, groups, ROWS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def _not_finite(x):
+    """Whether any entry is NaN or infinite: x - x is NaN for both."""
+    return has_nan(x - x)
+
+
+@triton.jit
 def _absorb(score, peak):
     """A step of the online softmax: the new peak, the weights under it, what shrinks the sums so far."""
     if len(score.shape) == 2:
@@ -175,9 +182,10 @@ def _absorb(score, peak):
 
 
 @triton.jit
-def _finish(peak, total, mixed):
+def _finish(peak, total, mixed, query, rule, CHUNK: tl.constexpr):
     """Divide by the softmax denominator; a row that saw nothing gives zeros, and -inf for its log-sum."""
-    seen_any = total != 0.0
+    # Who sees anything sees itself. (A total of 0 says less: all scores may be -inf, and the result NaN.)
+    seen_any = _sees(query, query, rule, CHUNK)
     denominator = tl.where(seen_any, total, 1.0)
     return mixed / denominator[:, None], tl.where(seen_any, peak + tl.log2(denominator), -float("inf"))
 
@@ -201,7 +209,7 @@ def _read_by_shift(
         peak, weight, shrink = _absorb(tl.where(seen, score, -float("inf")), peak)
         total = total * shrink + weight
         mixed = mixed * shrink[:, None] + weight[:, None] * v_rows
-    return _finish(peak, total, mixed)
+    return _finish(peak, total, mixed, query, rule, CHUNK)
 
 
 @triton.jit
@@ -224,7 +232,7 @@ def _read_by_tile(
         peak, weight, shrink = _absorb(tl.where(seen, score, -float("inf")), peak)
         total = total * shrink + tl.sum(weight, 1)
         mixed = tl.dot(weight.to(v_rows.dtype), v_rows, mixed * shrink[:, None], input_precision="ieee")
-    return _finish(peak, total, mixed)
+    return _finish(peak, total, mixed, query, rule, CHUNK)
 
 
 @triton.jit
@@ -367,7 +375,7 @@ def forward(
             q_rows, query_start + begin, query, keys, values, rule, scale,
             CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED, COLUMNS,
         )  # fmt: skip
-        if has_nan(mixed):
+        if _not_finite(mixed):
             mixed, log_sum = _read_by_shift(
                 q_rows, query, keys, values, rule, scale, CHUNK, WIDTH, VALUE_WIDTH, VALUE_PADDED
             )  # fmt: skip
@@ -413,7 +421,7 @@ def backward_q(
             q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale,
             CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
         )  # fmt: skip
-        if has_nan(dq_rows):
+        if _not_finite(dq_rows):
             dq_rows = _dq_by_shift(
                 q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
                 CHUNK, WIDTH, VALUE_WIDTH,
@@ -451,7 +459,7 @@ def backward_kv(
         k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
         LEVELS, CHUNK, WIDTH, VALUE_WIDTH, TILE, COLUMNS,
     )  # fmt: skip
-    if TILE and (has_nan(dk_rows) | has_nan(dv_rows)):
+    if TILE and (_not_finite(dk_rows) | _not_finite(dv_rows)):
         dk_rows, dv_rows = _dkv_of_heads(
             k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
             LEVELS, CHUNK, WIDTH, VALUE_WIDTH, False, COLUMNS,
