@@ -7,6 +7,7 @@ from stream_cases import CPU_RUNGS, claims, draw, name_of
 
 from t2lib.bench._measure import peak_of_arrays, peak_of_tensors
 from t2lib.ops import Tape, delta_rewrite, rewind
+from t2lib.ops._laws import random
 from t2lib.ops._laws_delta import LAWS
 from t2lib.ops.delta_rewrite import cost
 
@@ -113,6 +114,16 @@ def test_second_order_is_refused():
     (gradient,) = torch.autograd.grad(delta_rewrite(*inputs).square().sum(), inputs[:1], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("rung", CPU_RUNGS)
+@pytest.mark.parametrize("guard", ["eager", "kernel"])
+@pytest.mark.parametrize(("dtype", "eps"), [(np.float16, 1e-30), (np.float32, 1e-30), (np.float64, 1e-200)])
+def test_a_zero_direction_under_an_eps_whose_square_is_zero(dtype, eps, guard, rung):
+    inputs = random(3, 4, 2), np.zeros((3, 4)), random(3, 2), random(3)
+    X, k, v, beta = (x.astype(dtype) for x in inputs)
+    assert np.array_equal(delta_rewrite(X, k, v, beta, guard=guard, eps=eps, rung=rung), X)
+    assert np.array_equal(rewind(X, k, v, guard=guard, eps=eps), X)
 
 
 @pytest.mark.parametrize("rung", CPU_RUNGS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t2lib.golden import replay_depth
-from t2lib.ops import _claims_depth, depth_attention
+from t2lib.ops import _claims_depth, depth_attention, merge
 from t2lib.ops._laws import error, random
 from t2lib.ops._laws_depth import READ
 
@@ -40,6 +40,15 @@ def test_weights_recorded_by_the_reference_are_the_softmax(rung):
     # RMS(3 e_j) = 2 e_j for d = 4, so the score of source j is 2 w_j, and channel j of the read 3 a_j.
     weights = np.exp(2 * w) / np.exp(2 * w).sum()
     assert np.allclose(z, 3 * weights, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rung", CPU_RUNGS)
+def test_parts_that_weigh_nothing(rung):
+    """The logarithm of their sum is that of 0; there is no read."""
+    lses = np.array([-np.inf, 0.0]), np.array([-np.inf, -np.inf])
+    z, lse = merge([(np.ones((2, 3)), part) for part in lses], return_lse=True, rung=rung)
+    assert np.array_equal(lse, [-np.inf, 0.0])
+    assert np.array_equal(z, [[np.nan] * 3, [1.0] * 3], equal_nan=True)
 
 
 class _Mutant(replay_depth.Operators):

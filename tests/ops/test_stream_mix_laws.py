@@ -69,6 +69,12 @@ def test_gradients_of_sinkhorn_at_every_number_of_iterations(iterations, eps):
 
 
 @pytest.mark.parametrize("rung", CPU_RUNGS)
+def test_a_row_whose_exponentials_are_all_zero(rung):
+    M = sinkhorn(np.array([[0.0, 0.0], [-800.0, -800.0]]), eps=0.0, rung=rung)
+    assert np.allclose(M, 0.5, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("rung", CPU_RUNGS)
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 def test_huge_logits_stay_finite(rung, eps):
     logits = (200 * random(3, 4, 4)).astype(np.float32)

@@ -79,7 +79,8 @@ def delta_rewrite(
         compress      weights of a channel compressor: also return, last, what it reads of the new state as it
                       is returned, (..., d); "kernels" does it in the same pass over the state, without a tape
 
-    A zero direction gives a zero update and finite gradients (not with guard="none", where nothing divides).
+    A zero direction gives a zero update and finite gradients (not with guard="none", where nothing divides),
+    for every eps: the floor is at least the smallest normal number of the dtype of the sums.
     Gradients are the closed-form vector-Jacobian product, of first order.
 
     Dtypes  float64, float32, float16, bfloat16; v and beta may be float32 if X is in half precision. Sums are
@@ -104,7 +105,7 @@ def delta_rewrite(
     if compress is not None:
         check_like_or_wide("compress", compress, "X", X)
         check_shape("compress", compress, (d, d_v))
-    rule = Rule(_floor(guard, eps, d), check_flag("erase", erase), check_flag("return_parts", return_parts))
+    rule = Rule(_floor(guard, eps, X), check_flag("erase", erase), check_flag("return_parts", return_parts))
     _check_tape(tape, X)
     rung, module = pick("delta_rewrite", rung, X)
     # A tape is there for the backward pass, and the rungs of NumPy have none.
@@ -153,7 +154,7 @@ def rewind(X: Any, k: Any, correction: Any, *, guard: str = "eager", eps: float 
     check_like_or_wide("correction", correction, "X", X)
     check_shape("k", k, tuple(X.shape[:-1]))
     check_shape("correction", correction, (*X.shape[:-2], X.shape[-1]))
-    return _rewound(X, k, correction, _floor(guard, eps, X.shape[-2]))
+    return _rewound(X, k, correction, _floor(guard, eps, X))
 
 
 class Tape:
@@ -210,12 +211,14 @@ class Tape:
         return state
 
 
-def _floor(guard: str, eps: float, d: int) -> float | None:
+def _floor(guard: str, eps: float, X: Any) -> float | None:
     eps = check_number("eps", eps)
     if eps <= 0:
         raise ValueError(f"eps must be a number above 0; got {eps!r}.")
     guard = check_choice("guard", guard, GUARDS)
-    return None if guard == "none" else eps * eps * (d if guard == "kernel" else 1)
+    # The smallest normal number of the sums: below it the square may be 0, and so would be the guard.
+    least = 2.0**-1022 if dtype(X) == "float64" else 2.0**-126
+    return None if guard == "none" else max(least, eps * eps * (X.shape[-2] if guard == "kernel" else 1))
 
 
 def _check_tape(tape: Any, X: Any) -> None:

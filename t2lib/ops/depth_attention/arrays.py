@@ -40,7 +40,7 @@ def depth_attention(
         largest = scores.max(-1, keepdims=True)
         weights = np.exp(scores - largest)
         total = weights.sum(-1, keepdims=True)
-        lse[everywhere] = np.moveaxis((largest + np.log(total))[..., 0], -1, 0)
+        lse[everywhere] = np.moveaxis(_log_sum(largest, total)[..., 0], -1, 0)
         z[everywhere] = mix.mix_block(near, None, weights / total, queries)
     return z, lse
 
@@ -49,10 +49,17 @@ def merge(reads: tuple[Array, ...], lses: tuple[Array, ...]) -> tuple[Array, Arr
     """A softmax over the log-sum-exps weights the reads of the parts."""
     stacked = np.stack(lses, -1)
     largest = stacked.max(-1, keepdims=True)
-    weights = np.exp(stacked - largest)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(stacked - largest)
     total = weights.sum(-1, keepdims=True)
     z = mix.depth_mix(reads, None, (weights / total)[..., None, :], outputs=1)[0]
-    return z, (largest + np.log(total))[..., 0]
+    return z, _log_sum(largest, total)[..., 0]
+
+
+def _log_sum(largest: Array, total: Array) -> Array:
+    """The log-sum-exp from the largest score and the sum over it; where nothing weighs anything, log 0."""
+    log_sum: Array = np.where(largest == -np.inf, largest, largest + np.log(total))
+    return log_sum
 
 
 def _scores(block: Array, asks: Array | None, own: Array | None, eps: float) -> Array:

@@ -62,4 +62,6 @@ def _softmax_sum(scores: list[float], values: list[Array]) -> tuple[Array, float
     z = np.zeros_like(values[0])
     for weight, value in zip(weights, values, strict=True):
         z += (weight / total) * value
-    return z, largest + math.log(total)
+    # Nothing weighs nothing: log 0.
+    nothing = all(score == -math.inf for score in scores)
+    return z, -math.inf if nothing else largest + math.log(total)

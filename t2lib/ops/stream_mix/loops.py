@@ -55,17 +55,35 @@ def sinkhorn(logits: Array, iterations: int, eps: float) -> Array:
 
 
 def _project(logits: list[list[float]], iterations: int, eps: float) -> list[list[float]]:
-    n = len(logits)
-    # A factor a column changes nothing, since a column is divided by its sum; the largest entry becomes 1.
-    largest = [max(logits[out][i] for out in range(n)) for i in range(n)]
-    M = [[math.exp(logits[out][i] - largest[i]) for i in range(n)] for out in range(n)]
+    M = logits
+    if eps == 0:
+        # On logarithms, since the exponentials of a whole row may be too small for a float.
+        for _ in range(iterations):
+            M = _turned([_log_shares(column) for column in _turned(M)])
+            M = [_log_shares(row) for row in M]
+        return [[math.exp(entry) for entry in row] for row in M]
     for step in range(iterations):
-        for i in range(n):
-            total = sum(M[out][i] for out in range(n))
-            for out in range(n):
-                # The released code begins with a softmax plus eps, and divides by a sum plus eps afterwards.
-                M[out][i] = M[out][i] / total + eps if step == 0 else M[out][i] / (total + eps)
-        for out in range(n):
-            total = sum(M[out])
-            M[out] = [entry / (total + eps) for entry in M[out]]
+        # The released code begins with a softmax plus eps, and divides by a sum plus eps afterwards.
+        columns = [
+            [math.exp(entry) + eps for entry in _log_shares(column)] if step == 0 else _shares(column, eps)
+            for column in _turned(M)
+        ]
+        M = [_shares(row, eps) for row in _turned(columns)]
     return M
+
+
+def _turned(M: list[list[float]]) -> list[list[float]]:
+    """Rows as columns."""
+    return [list(column) for column in zip(*M, strict=True)]
+
+
+def _shares(entries: list[float], eps: float) -> list[float]:
+    total = sum(entries)
+    return [entry / (total + eps) for entry in entries]
+
+
+def _log_shares(logs: list[float]) -> list[float]:
+    """log(x / Σ x) from log x; after a shift of all the largest x is 1."""
+    largest = max(logs)
+    log_total = math.log(sum(math.exp(log - largest) for log in logs))
+    return [log - largest - log_total for log in logs]
