@@ -325,3 +325,29 @@ def test_a_launch_that_does_not_fit_says_which_limit(monkeypatch: pytest.MonkeyP
 
 def test_no_sum_is_atomic() -> None:
     assert "tl.atomic" not in inspect.getsource(kernels)
+
+
+def test_a_lone_key_of_minus_infinity_is_not_an_empty_window(both_forms: None) -> None:
+    """A softmax over -inf alone has no value; only a query that sees nothing reads 0."""
+    q, v = torch.ones(3, 8), torch.ones(3, 8)
+    k = torch.ones(3, 8)
+    k[0] = -torch.inf
+    valid = torch.tensor([True, True, False])
+    got = short_swa(q, k, v, window=1, axis=0, valid=valid, rung="kernels")
+    want = short_swa(q, k, v, window=1, axis=0, valid=valid, rung="eager")
+    assert got[0].isnan().all()
+    assert torch.equal(got[1:], torch.stack([v[1], torch.zeros(8)]))
+    torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def test_large_upstream_gradients_in_float16(both_forms: None) -> None:
+    """What overflows on its way through float16 is computed again in float32."""
+    q, k, v = (x.requires_grad_() for x in inputs((1, 40, 16), axis=1, dtype=torch.float16))
+    upstream = (3e4 * torch.sign(normal(1, 40, 16))).half()
+    gradients = [
+        torch.autograd.grad(short_swa(q, k, v, window=6, axis=1, rung=rung), (q, k), upstream)
+        for rung in ("kernels", "eager")
+    ]
+    for got, want in zip(*gradients, strict=True):
+        assert torch.equal(got.isfinite(), want.isfinite())
+        torch.testing.assert_close(got, want, rtol=5e-2, atol=5e-3 * float(want.abs().max()))
