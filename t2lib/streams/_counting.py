@@ -80,8 +80,8 @@ BEYOND: dict[str, Callable[[int], float]] = {
     "denseformer 2x3": lambda L: 2 * L - L // 3,
     "denseformer 4x5": lambda L: 2 * L - L // 5,
     "vertical": lambda L: 2 * L - L - L,  # the division of the norm is done on the weights
-    "vertical no skip": lambda L: 2 * L - L - L + L,  # the read is taken out again
-    "vertical branch": lambda L: 2 * L - 2 * (L + 1) + L,
+    "vertical no skip": lambda L: 2 * L - L - L,
+    "vertical branch": lambda L: 2 * L - 2 * (L + 1),
     "vertical l2": lambda L: 2 * L - L - L,
     "vertical no norm": lambda L: 2 * L - L,
     "vertical from the last": lambda L: 2 * L - L - L,

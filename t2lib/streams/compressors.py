@@ -29,8 +29,9 @@ COMPRESSORS = ("cc", "cc_paper", "tc")
 
 def mixing_of(kernel: Tensor, pool: Tensor) -> Tensor:
     """c of a released CC compressor: kernel (d, k) and pool (k,) -> (d, k), in their dtype."""
-    # As products of numbers: autocast would take a product of matrices in half precision.
-    return (kernel[:, None, :] * _bands(pool)).sum(-1)
+    with torch.autocast(kernel.device.type, enabled=False):
+        mixing: Tensor = kernel @ _bands(pool).mT
+    return mixing
 
 
 def kernel_of(mixing: Tensor, pool: Tensor) -> Tensor:

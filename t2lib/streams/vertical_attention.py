@@ -24,7 +24,9 @@ class Content(NamedTuple):
     sources: tuple[Tensor, ...]
     scales: tuple[Tensor, ...]
     x: Tensor
-    attention: Tensor | None
+    # Within a block: what its MLP reads, and what it adds to.
+    u: Tensor | None = None
+    onto: Tensor | None = None
 
 
 class VerticalAttentionReconstruction(Stream):
@@ -81,11 +83,11 @@ class VerticalAttentionReconstruction(Stream):
         """One more source, and what the next block reads; h itself where nothing is read any more."""
         sources = (*sources, h)
         if len(sources) > len(self.logits):
-            return Content(sources, scales, h, None)
+            return Content(sources, scales, h)
         scales = (*scales, self._scale(h))
         weights = torch.softmax(self.logits[len(sources) - 1], -1)
         weights = weights * torch.stack(scales, -1).to(weights.dtype)
-        return Content(sources, scales, depth_mix(sources, token_weights=weights.to(h.dtype)), None)
+        return Content(sources, scales, depth_mix(sources, token_weights=weights.to(h.dtype)))
 
     def _scale(self, h: Tensor) -> Tensor:
         """1 / norm(h) of every token."""
@@ -97,19 +99,19 @@ class VerticalAttentionReconstruction(Stream):
         return self.held(torch.rsqrt(size))
 
     def _read(self, content: Content, i: int) -> Tensor:
-        return content.x if content.attention is None else content.x + content.attention
+        return content.x if content.u is None else content.u
 
     def _write(self, content: Content, i: int, y: Tensor, normed: Any) -> Content:
-        if content.attention is None:
-            return content._replace(attention=y)
-        # Without x from the start: taken off again, it would leave its rounding behind.
-        alone = not self.skip or self.source == "branch"
-        h = content.attention + y if alone else self._read(content, i) + y
-        return self._next(content.sources, content.scales, h)
+        if content.onto is None:
+            u = content.x + y
+            # The branches alone never hold x: taken off again, it would leave its rounding behind.
+            alone = not self.skip or self.source == "branch"
+            return content._replace(u=u, onto=y if alone else u)
+        return self._next(content.sources, content.scales, content.onto + y)
 
     def _finish(self, content: Content, place: int) -> Tensor:
-        if content.attention is not None:
-            return self._read(content, place)
+        if content.u is not None:
+            return content.u
         return content.x if self.source == "branch" else content.sources[-1]
 
     def cost(self) -> cost.Cost:
