@@ -47,8 +47,10 @@ def example(
     ))  # fmt: skip
 
 
-def joined(what: str, shape: tuple[int, ...], parts: int, states: int = 0, *, norm: bool = False) -> Example:
-    """A merge of parts; with states, the second phase of two, which goes on from one part."""
+def joined(
+    what: str, shape: tuple[int, ...], parts: int, states: int = 0, *, norm: bool = False, query: bool = False
+) -> Example:
+    """A merge of parts; with states, the second phase of two, which goes on from them."""
     width = shape[-1]
     tokens = normal(*shape).numel() // width
     inputs = {f"read {j}": normal(*shape, seed=j) for j in range(parts)}
@@ -57,6 +59,8 @@ def joined(what: str, shape: tuple[int, ...], parts: int, states: int = 0, *, no
     if states:
         inputs["pseudo_query"] = normal(width, seed=90) / width**0.5
         inputs["gain"] = 1 + 0.1 * normal(width, seed=91)
+    if query:
+        inputs["query"] = normal(*shape, seed=92) / width**0.5
     if norm:
         inputs["norm_gain"] = 1 + 0.1 * normal(width, seed=93)
 
@@ -65,16 +69,10 @@ def joined(what: str, shape: tuple[int, ...], parts: int, states: int = 0, *, no
         if not states:
             return merge(pairs, return_lse=True, rung=rung)
         listed, w, g = [given[f"state {j}"] for j in range(states)], given["pseudo_query"], given["gain"]
-        norm_gain = given.get("norm_gain")
-        if rung == "kernels":
-            z, lse, normed = kernels.read_on(tuple(listed), w, g, 1e-6, *pairs[0], norm_gain, 1e-5)
-        else:
-            more = depth_attention(listed, w, gain=g, return_lse=True, rung=rung)
-            z, lse = merge([*pairs, more], return_lse=True, rung=rung)
-            normed = None if norm_gain is None else torch.nn.functional.rms_norm(z, (width,), norm_gain, 1e-5)
-        return (z, lse) if normed is None else (z, lse, normed)
+        rest: dict[str, Any] = {"norm_gain": given.get("norm_gain"), "norm_eps": 1e-5, "return_lse": True}
+        return depth_attention(listed, w, gain=g, query=given.get("query"), parts=pairs, rung=rung, **rest)
 
-    stated = _stated(states, width, tokens, shared=states > 0, parts=parts, norm=norm)
+    stated = _stated(states, width, tokens, shared=states > 0, own=query, gain=query, parts=parts, norm=norm)
     return Example(what, inputs, run, stated)
 
 
@@ -109,6 +107,7 @@ def examples() -> list[Example]:
         example("a query a token and a gain", (2, 3, 24), 2, gain=True, query=True),
         example("three queries at once", (3, 24), 2, queries=3, gain=True),
         joined("the second phase, normalised", (3, 24), 1, 2, norm=True),
+        joined("on from two parts, a query a token", (2, 3, 24), 2, 2, query=True, norm=True),
         joined("a merge", (3, 24), 2),
     ]
 

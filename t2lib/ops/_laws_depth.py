@@ -186,6 +186,26 @@ def two_phases_equal_one(op: Any) -> float:
 
 
 @_law(READ)
+def a_read_goes_on_from_finished_parts(op: Any) -> float:
+    """Parts of the list, each read before, and the rest of it in one call equal the full read."""
+    x, w, gain, query = _states(6), random(6, seed=1), random(6, seed=2), random(2, 3, 6, seed=3)
+    options = {"gain": gain, "query": query, "return_lse": True}
+    parts = [op.depth_attention(some, w, **options) for some in (x[:1], x[1:4])]
+    return _both(op.depth_attention(x[4:], w, parts=parts, **options), op.depth_attention(x, w, **options))
+
+
+@_law(READ)
+def the_read_leaves_normalised(op: Any) -> float:
+    """Beside the read itself, whatever else is asked for; its mean square is 1 at eps = 0 and a gain of 1."""
+    x, w, gain = _states(), random(6, seed=1), random(6, seed=2)
+    z, lse, normed = op.depth_attention(x, w, norm_gain=gain, norm_eps=0.3, return_lse=True)
+    want = gain * z / np.sqrt((z * z).mean(-1, keepdims=True) + 0.3)
+    _, unit = op.depth_attention(x[:2], w, parts=[(z, lse)], norm_gain=np.ones(6), norm_eps=0.0)
+    square = (unit * unit).mean(-1)
+    return max(error(normed, want), error(square, np.ones((2, 3))), _both((z, lse), _dense(x, w, None, 1e-6)))
+
+
+@_law(READ)
 def a_read_is_a_convex_combination(op: Any) -> float:
     x = _states()
     z, stack = op.depth_attention(x, 5 * random(6, seed=1)), np.stack(x)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from t2lib.ops import depth_attention, depth_attention_partial, depth_mix, merge
+from t2lib.ops import depth_attention, depth_attention_partial, depth_mix
 from t2lib.ops._checks import check_eps, check_flag, check_integer
 from t2lib.streams.cost import Cost
 from t2lib.streams.stream import Stream
@@ -114,15 +114,12 @@ class AttentionResiduals(Stream):
         if self._holding:
             return self._held_read(sources, i)
         if phase is None:
-            read: Tensor = self._attend(sources, i, query=self._query(sources, i))
-            return read
+            return self._attend(sources, i, query=self._query(sources, i))
         before = (phase.reads[i - phase.first], phase.lses[i - phase.first])
         later = sources[phase.covered :]
         if not later:
             return before[0]
-        asked = self._attend(later, i, return_lse=True)
-        merged: Tensor = merge([before, asked])
-        return merged
+        return self._attend(later, i, parts=[before])
 
     def _write(self, content: Content, i: int, y: Tensor, normed: Any) -> Content:
         live = y if content.live is None else content.live + y
@@ -134,8 +131,11 @@ class AttentionResiduals(Stream):
         # Whatever the place, the query is that of the output.
         return self._read(content._replace(phase=None), self.sublayers)
 
-    def _attend(self, sources: tuple[Tensor, ...], i: int, **options: Any) -> Any:
-        return depth_attention(sources, self.pseudo_queries[i], gain=self.gains[i], eps=self.eps, **options)
+    def _attend(self, sources: tuple[Tensor, ...], i: int, **options: Any) -> Tensor:
+        read: Tensor = depth_attention(
+            sources, self.pseudo_queries[i], gain=self.gains[i], eps=self.eps, **options
+        )
+        return read
 
     def _query(self, sources: tuple[Tensor, ...], i: int) -> Tensor | None:
         # Under autocast the product is half precision, the states are not.

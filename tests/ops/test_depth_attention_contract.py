@@ -49,9 +49,40 @@ BAD_READS = {
         ValueError,
         "query must have shape (2, 3, 8); got (1, 3, 8).",
     ),
-    "eps negative": ({"eps": -1e-6}, ValueError, "eps must be at least 0; got -1e-06."),
+    "eps negative": ({"eps": -1e-6}, ValueError, "eps must be a number of at least 0; got -1e-06."),
     "eps a word": ({"eps": "1"}, TypeError, "eps must be a finite real number; got '1'."),
     "eps NaN": ({"eps": float("nan")}, ValueError, "eps must be a finite real number; got nan."),
+    "norm_eps negative": ({"norm_eps": -1}, ValueError, "norm_eps must be a number of at least 0; got -1."),
+    "norm gain of another shape": (
+        {"norm_gain": np.ones(1)},
+        ValueError,
+        "norm_gain must have shape (8,); got (1,).",
+    ),
+    "a part that is no pair": (
+        {"parts": [X]},
+        TypeError,
+        "parts must be a list or tuple of pairs (read, log-sum-exp); got a list.",
+    ),
+    "one pair in place of a list": (
+        {"parts": PART},
+        TypeError,
+        "parts must be a list or tuple of pairs (read, log-sum-exp); got a tuple.",
+    ),
+    "a part of other tokens": (
+        {"parts": [(X[:1], PART[1][:1])]},
+        ValueError,
+        "parts[0][0] must have shape (2, 3, 8); got (1, 3, 8).",
+    ),
+    "a part of another kind": (
+        {"parts": [(T.double(), torch.ones(2, 3).double())]},
+        TypeError,
+        "parts[0][0] must be a NumPy array like states[0]; got a torch tensor.",
+    ),
+    "a part without its log-sum-exp": (
+        {"parts": [(X, X)]},
+        ValueError,
+        "parts[0][1] must have shape (2, 3); got (2, 3, 8).",
+    ),
     "return_lse 1": ({"return_lse": 1}, TypeError, "return_lse must be True or False; got 1."),
 }
 PARTIAL = {"states": [X] * 4, "pseudo_queries": np.ones((3, 8))}
@@ -144,6 +175,12 @@ def test_kinds_and_dtypes_come_back_as_they_went_in(rung):
     assert (z.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
     z, lse = merge([(z, lse)] * 2, return_lse=True, rung=rung)
     assert (z.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
+    options = {"parts": [(z, lse)], "norm_gain": torch.ones(8)}
+    found = depth_attention(states, torch.ones(8), return_lse=True, rung=rung, **options)
+    assert [x.dtype for x in found] == [torch.bfloat16, torch.float32, torch.bfloat16]
+    z, normed = depth_attention(states, torch.ones(8), rung=rung, **options)
+    assert torch.equal(z, found[0])
+    assert torch.equal(normed, found[2])
     one, number = depth_attention([X[0, 0]] * 2, W, return_lse=True, rung=rung)
     assert isinstance(one, np.ndarray)
     assert isinstance(number, np.ndarray)

@@ -37,7 +37,15 @@ def two_phases(*x):
     return merge(parts, return_lse=True)
 
 
-CALLS = [read, read_all, read_by_query, partial, two_phases]
+def second_phase(*x):
+    """A read that goes on from another and leaves normalised: all three results."""
+    part = depth_attention(x[:2], x[4][0], gain=x[5][0], return_lse=True)
+    return depth_attention(
+        x[2:4], x[4][0], gain=x[5][0], parts=[part], norm_gain=x[4][1], norm_eps=1e-3, return_lse=True
+    )
+
+
+CALLS = [read, read_all, read_by_query, partial, two_phases, second_phase]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

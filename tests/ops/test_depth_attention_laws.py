@@ -99,9 +99,25 @@ class _MergeByMean(_Mutant):
         return plain(*states, **rest)
 
 
+class _PartsIgnored(_Mutant):
+    def changed(self, plain, states, w, *, parts=(), **rest):
+        return plain(states, w, **rest)
+
+
+class _NormWithoutEps(_Mutant):
+    def changed(self, plain, states, w, *, norm_eps=0.0, **rest):
+        return plain(states, w, norm_eps=0.0, **rest)
+
+
+MUTANTS = [
+    _Scaled, _RawKeys, _GainIgnored, _QueryIgnored, _NewestLeftOut, _NormalisedValues, _MergeByMean,
+    _PartsIgnored, _NormWithoutEps,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "mutant",
-    [_Scaled, _RawKeys, _GainIgnored, _QueryIgnored, _NewestLeftOut, _NormalisedValues, _MergeByMean],
+    MUTANTS,
     ids=lambda mutant: mutant.__name__.strip("_"),
 )
 def test_a_mutant_breaks_a_law(mutant):

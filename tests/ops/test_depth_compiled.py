@@ -53,6 +53,15 @@ def test_two_phases():
     assert agree(call, leaves(*[(5, 24)] * 2, (2, 24), (2, 24))) < 1e-10
 
 
+def test_the_second_phase():
+    def call(op, *x):
+        part, rest = (x[5], x[6]), {"norm_gain": x[7], "norm_eps": 1e-3, "return_lse": True}
+        return op.depth_attention(x[:2], x[2], gain=x[3], query=x[4], parts=[part], **rest)
+
+    shapes = [(5, 24)] * 2 + [(24,), (24,), (5, 24), (5, 24), (5,), (24,)]
+    assert agree(call, leaves(*shapes)) < 1e-10
+
+
 def test_half_precision_is_rounded_once():
     """A group ends in float32; a running sum in float16 would lose the small terms."""
     small, n = 2.0**-12, 4 * compiled.GROUP
@@ -69,7 +78,9 @@ def test_inside_a_compiled_model_without_a_break():
         mixed = depth_mix(states, b)
         reads, lses = depth_attention_partial(states, w[None])
         own, lse = depth_attention([mixed], w, return_lse=True)
-        return merge([(reads[0], lses[0]), (own, lse)]) + depth_attention([*states, mixed], w)
+        first = (reads[0], lses[0])
+        z, normed = depth_attention([mixed], w, parts=[first], norm_gain=w)
+        return merge([first, (own, lse)]) + depth_attention([*states, mixed], w) + z * normed
 
     tensors = leaves((2, 5, 8), (8,), (3,))
     want = results_and_gradients(model, tensors)

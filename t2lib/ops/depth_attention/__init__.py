@@ -9,10 +9,10 @@ import numpy as np
 from t2lib.ops._checks import (
     bridge,
     check_array,
+    check_eps,
     check_flag,
     check_like,
     check_like_or_wide,
-    check_number,
     check_shape,
     check_states,
     dtype,
@@ -30,6 +30,9 @@ def depth_attention(
     gain: Any = None,
     eps: float = 1e-6,
     query: Any = None,
+    parts: Any = (),
+    norm_gain: Any = None,
+    norm_eps: float = 1e-6,
     return_lse: bool = False,
     rung: str = "auto",
 ) -> Any:
@@ -39,33 +42,42 @@ def depth_attention(
         z   = Σ_j a_j x_j,    a_j = exp(s_j) / Σ_m exp(s_m)
 
     for every token by itself. w is the pseudo-query, learned and the same for all tokens; g the gain of the
-    key norm; q an input-dependent query, if there is one.
+    key norm; q an input-dependent query, if there is one. Finished reads of other states, (z_p, l_p) with
+    their log-sum-exps, may join the same softmax, as the second of two phases has it; and the result may be
+    normalised as well, as the sublayer that asked does first:
+
+        z   = (Σ_p exp(l_p) z_p + Σ_j exp(s_j) x_j) / (Σ_p exp(l_p) + Σ_j exp(s_j))
+        u   = γ · z / sqrt(mean(z²) + norm_eps)
 
     Shapes
         states        a list or tuple of N arrays (..., d), all of one shape
         pseudo_query  (d,), or None for a read by `query` alone
         gain          (d,), or None for ones
         query         (..., d), or None; it is added to the pseudo-query
-        result        (..., d); with return_lse=True the pair of it and log Σ_j exp(s_j), of shape (...)
+        parts         pairs of z_p (..., d) and l_p (...), as `merge` takes them; none by default
+        norm_gain     γ of shape (d,), or None for no u
+        result        z (..., d); with return_lse=True also the logarithm of the sum of all exp, (...); with
+                      norm_gain also u (..., d); as a tuple in this order
 
     Arguments
         eps         added to the mean square of a state, at least 0
+        norm_eps    added to the mean square of z, at least 0
         return_lse  whether to return the log-sum-exp as well, for `merge`
         rung        "auto", "loops", "arrays", "eager", "compiled" or "kernels": see
-                    t2lib.ladder("depth_attention")
+                    t2lib.ladder("depth_attention"); "kernels" does all of it in one pass
 
     A NaN in a state reaches its own token and no other.
 
-    Dtypes  float64, float32, float16, bfloat16, one for all inputs; pseudo_query and gain may be float32
-            beside states in half precision. The result has the kind, dtype and device of the states. Norms,
-            scores, softmax and sums are float64 for float64 and float32 for all others, and so is the
-            log-sum-exp.
+    Dtypes  float64, float32, float16, bfloat16, one for all inputs; pseudo_query and both gains may be
+            float32 beside states in half precision. The results have the kind, dtype and device of the
+            states. Norms, scores, softmax and sums are float64 for float64 and float32 for all others, and
+            so are log-sum-exps.
     Errors  TypeError or ValueError in one sentence, the same on every rung; RungUnavailable if the rung
             cannot run.
     Cost    6·N·d FLOPs a token: 2·d each for norm, score and sum of a state; each state is read once, so
             (N + 1)·d elements a token move. Backward keeps the states themselves and two numbers a state and
             token; "kernels" moves (2·N + 2)·d there, and numbers (`cost.kernel_bytes`). "eager" and "kernels"
-            are differentiable once.
+            are differentiable once. P parts add 2·(P + 1)·d FLOPs and P·d elements, u adds 4·d and d.
     Source  arXiv 2603.15031.
     """
     states = check_states("states", states)
@@ -80,11 +92,16 @@ def depth_attention(
     if query is not None:
         check_like("query", query, "states[0]", first)
         check_shape("query", query, tuple(first.shape))
-    return_lse = check_flag("return_lse", return_lse)
+    joined = _check_parts(parts, "states[0]", first)
+    if norm_gain is not None:
+        check_like_or_wide("norm_gain", norm_gain, "states[0]", first)
+        check_shape("norm_gain", norm_gain, (width,))
+    norm_eps, return_lse = check_eps("norm_eps", norm_eps), check_flag("return_lse", return_lse)
     w, g, q = (None if x is None else x[None] for x in (pseudo_query, gain, query))
-    z, lse = _read(rung, states, w, g, q, eps)
+    z, lse, *normed = _read(rung, states, w, g, q, eps, joined, norm_gain, norm_eps)
     # With the dots, a single number comes back as an array as well.
-    return (z[0], lse[0, ...]) if return_lse else z[0]
+    found = (z[0], *([lse[0, ...]] if return_lse else []), *(u[0] for u in normed))
+    return found if len(found) > 1 else found[0]
 
 
 def depth_attention_partial(
@@ -117,7 +134,8 @@ def depth_attention_partial(
     if gains is not None:
         check_like_or_wide("gains", gains, "states[0]", first)
         check_shape("gains", gains, tuple(pseudo_queries.shape))
-    return _read(rung, states, pseudo_queries, gains, None, eps)
+    z, lse = _read(rung, states, pseudo_queries, gains, None, eps)
+    return z, lse
 
 
 def merge(parts: Any, *, return_lse: bool = False, rung: str = "auto") -> Any:
@@ -135,6 +153,8 @@ def merge(parts: Any, *, return_lse: bool = False, rung: str = "auto") -> Any:
     Cost    2·P·d FLOPs a token for P parts
     Source  arXiv 2603.15031; the merge itself arXiv 1805.02867.
     """
+    if isinstance(parts, (list, tuple)) and not parts:
+        raise ValueError("parts must hold at least one pair; got none.")
     reads, lses = _check_parts(parts)
     return_lse = check_flag("return_lse", return_lse)
     rung, module = pick("depth_attention", rung, reads[0])
@@ -143,42 +163,79 @@ def merge(parts: Any, *, return_lse: bool = False, rung: str = "auto") -> Any:
 
 
 def _read(
-    rung: str, states: tuple[Any, ...], pseudo_query: Any, gain: Any, query: Any, eps: Any
-) -> tuple[Any, Any]:
-    eps = check_number("eps", eps)
-    if eps < 0:
-        raise ValueError(f"eps must be at least 0; got {eps}.")
+    rung: str,
+    states: tuple[Any, ...],
+    pseudo_query: Any,
+    gain: Any,
+    query: Any,
+    eps: Any,
+    parts: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ()),
+    norm_gain: Any = None,
+    norm_eps: float = 0.0,
+) -> tuple[Any, ...]:
+    eps = check_eps("eps", eps)
     rung, module = pick("depth_attention", rung, states[0])
+    further = bool(parts[0]) or norm_gain is not None
 
-    def call(states: tuple[Any, ...], pseudo_query: Any, gain: Any, query: Any) -> Any:
-        # On every rung: pseudo_query, gain (Q, d); query (Q, ..., d); read (Q, ..., d), lse (Q, ...).
-        return module.depth_attention(states, pseudo_query, gain, query, eps)
+    # On every rung: pseudo_query, gain (Q, d); query (Q, ..., d); read (Q, ..., d), lse (Q, ...). Parts and
+    # the norm are for Q = 1.
+    def call(
+        states: Any, pseudo_query: Any, gain: Any, query: Any, reads: Any, lses: Any, norm_gain: Any
+    ) -> tuple[Any, ...]:
+        if further and rung == "kernels":
+            return module.read_on(  # type: ignore[no-any-return]
+                states, pseudo_query, gain, query, eps, reads, lses, norm_gain, norm_eps
+            )
+        z, lse = module.depth_attention(states, pseudo_query, gain, query, eps)
+        if reads:
+            z, lse = (x[None] for x in module.merge((*reads, z[0]), (*lses, lse[0, ...])))
+        return (z, lse) if norm_gain is None else (z, lse, _normed(z, norm_gain, norm_eps))
 
-    arrays = {"states": states, "pseudo_query": pseudo_query, "gain": gain, "query": query}
-    z, lse = bridge(rung, call, arrays, wide=(1,))
-    return z, lse
+    arrays = {
+        "states": states, "pseudo_query": pseudo_query, "gain": gain, "query": query,
+        "reads": parts[0], "lses": parts[1], "norm_gain": norm_gain,
+    }  # fmt: skip
+    found: tuple[Any, ...] = bridge(rung, call, arrays, wide=(1,))
+    return found
 
 
-def _check_parts(parts: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _normed(z: Any, gain: Any, eps: float) -> Any:
+    """γ · z / sqrt(mean(z²) + eps), computed in the dtype of sums."""
+    if isinstance(z, np.ndarray):
+        wide = z.astype(np.promote_types(z.dtype, np.float32))
+        return (wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + eps) * gain).astype(z.dtype)
+    import torch
+
+    if z.dtype == torch.float64:
+        return torch.nn.functional.rms_norm(z, gain.shape, gain, eps)
+    return torch.nn.functional.rms_norm(z.float(), gain.shape, gain.float(), eps).to(z.dtype)
+
+
+def _check_parts(
+    parts: Any, name: str = "parts[0][0]", like: Any = None
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The reads and the log-sum-exps of pairs that fit `like`, by default the first read."""
     pairs = isinstance(parts, (list, tuple)) and all(
         isinstance(x, (list, tuple)) and len(x) == 2 for x in parts
     )
     if not pairs:
         raise TypeError(f"parts must be a list or tuple of pairs (read, log-sum-exp); got {kind(parts)}.")
     if not parts:
-        raise ValueError("parts must hold at least one pair; got none.")
+        return (), ()
     reads, lses = zip(*parts, strict=True)
-    check_array("parts[0][0]", reads[0])
-    takes = "float64" if dtype(reads[0]) == "float64" else "float32"
+    if like is None:
+        like = reads[0]
+        check_array(name, like)
+    takes = "float64" if dtype(like) == "float64" else "float32"
     for place, (read, lse) in enumerate(parts):
-        check_like(f"parts[{place}][0]", read, "parts[0][0]", reads[0])
-        check_shape(f"parts[{place}][0]", read, tuple(reads[0].shape))
-        name = f"parts[{place}][1]"
-        if kind(lse) != kind(read):
-            raise TypeError(f"{name} must be {kind(read)} like parts[0][0]; got {kind(lse)}.")
+        check_like(f"parts[{place}][0]", read, name, like)
+        check_shape(f"parts[{place}][0]", read, tuple(like.shape))
+        number = f"parts[{place}][1]"
+        if kind(lse) != kind(like):
+            raise TypeError(f"{number} must be {kind(like)} like {name}; got {kind(lse)}.")
         if dtype(lse) != takes:
-            raise TypeError(f"{name} must have dtype {takes}; got {dtype(lse)}.")
-        if not isinstance(lse, np.ndarray) and lse.device != read.device:
-            raise ValueError(f"{name} must be on the device of parts[0][0], {read.device}; got {lse.device}.")
-        check_shape(name, lse, tuple(read.shape[:-1]))
+            raise TypeError(f"{number} must have dtype {takes}; got {dtype(lse)}.")
+        if not isinstance(lse, np.ndarray) and lse.device != like.device:
+            raise ValueError(f"{number} must be on the device of {name}, {like.device}; got {lse.device}.")
+        check_shape(number, lse, tuple(like.shape[:-1]))
     return reads, lses

@@ -651,17 +651,24 @@ def merge(reads: tuple[Tensor, ...], lses: tuple[Tensor, ...]) -> tuple[Tensor, 
 
 
 def read_on(
-    states: tuple[Tensor, ...], pseudo_query: Tensor, gain: Tensor | None, eps: float,
-    read: Tensor, lse: Tensor, norm_gain: Tensor | None, norm_eps: float,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """The second phase in one pass: a read (..., d) of finished blocks, merged with a read of further states.
+    states: tuple[Tensor, ...],
+    pseudo_query: Tensor | None,
+    gain: Tensor | None,
+    query: Tensor | None,
+    eps: float,
+    reads: tuple[Tensor, ...],
+    lses: tuple[Tensor, ...],
+    norm_gain: Tensor | None,
+    norm_eps: float,
+) -> tuple[Tensor, ...]:
+    """The read by one query that goes on from finished parts and may leave normalised, in one pass.
 
-    Returns the read of all (..., d), its log-sum-exp (...), and, with the gain (d,) of a norm, the read
-    normalised for the sublayer that asked: z / sqrt(mean(z²) + norm_eps) · norm_gain.
+    Returns the read (1, ..., d) of all, its log-sum-exp (1, ...), and with a `norm_gain` the normalised read.
     """
-    _triton.check("depth_attention", refuses(read))
-    asks = folded(pseudo_query[None], None if gain is None else gain[None])
-    z, whole, _, normed = _forward(
-        list(states), asks, None, None, eps, [read[None]], [lse[None]], norm_gain, norm_eps
+    _triton.check("depth_attention", refuses(states[0]))
+    own, own_gain = (None, None) if query is None else (query[0], None if gain is None else gain[0].float())
+    parts, sums = [x[None] for x in reads], [x[None] for x in lses]
+    z, lse, _, normed = _forward(
+        list(states), folded(pseudo_query, gain), own, own_gain, eps, parts, sums, norm_gain, norm_eps
     )
-    return z[0], whole[0], None if norm_gain is None else normed[0]
+    return (z, lse) if norm_gain is None else (z, lse, normed)

@@ -91,10 +91,13 @@ def test_two_phases_are_one_read() -> None:
     states = [normal(2, 24, seed=j).float() for j in range(3)]
     queries, gain = normal(2, 24, seed=9).float(), normal(24, seed=8).float()
     reads, lses = kernels.depth_attention(tuple(states[:2]), queries, None, None, 1e-6)
-    z, lse, _ = kernels.read_on((states[2],), queries[1], None, 1e-6, reads[1], lses[1], gain, 1e-6)
+    z, lse, normed = depth_attention(
+        states[2:], queries[1], parts=[(reads[1], lses[1])], norm_gain=gain, return_lse=True, rung="kernels"
+    )
     want, whole = depth_attention(states, queries[1], return_lse=True, rung="eager")
     torch.testing.assert_close(z, want)
     torch.testing.assert_close(lse, whole)
+    torch.testing.assert_close(normed, torch.nn.functional.rms_norm(want, (24,), gain, 1e-6))
 
 
 def test_layouts_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +128,14 @@ def test_queries_and_gains_in_any_layout() -> None:
     states = tuple(normal(2, 16, seed=j).float() for j in range(2))
     query, gain, lse = (normal(16, 3, seed=j).float().T[1] / 4 for j in (7, 8, 9))
     lse = lse[:2]
-    got = kernels.read_on(states, query, None, 1e-6, states[0], lse, gain, 1e-6)
-    dense = (query.clone(), None, 1e-6, states[0], lse.clone(), gain.clone(), 1e-6)
-    torch.testing.assert_close(got, kernels.read_on(states, *dense))
+
+    def second_phase(query: Tensor, lse: Tensor, gain: Tensor) -> Any:
+        options: dict[str, Any] = {"parts": [(states[0], lse)], "norm_gain": gain, "rung": "kernels"}
+        return depth_attention(states, query, return_lse=True, **options)
+
+    torch.testing.assert_close(
+        second_phase(query, lse, gain), second_phase(query.clone(), lse.clone(), gain.clone())
+    )
     own = normal(2, 16, seed=6).float() / 4
     a, b = (depth_attention(states, query, gain=gain, query=own, rung=rung) for rung in ("kernels", "eager"))
     torch.testing.assert_close(a, b)
