@@ -70,8 +70,12 @@ class ChannelMix(nn.Module):
             kernel = torch.randn_like(self.mixing) * (0.5 / width**0.5)
             self.mixing.copy_(mixing_of(kernel, pool) if released else pool.expand_as(self.mixing))
 
+    def weights(self) -> Tensor:
+        """c (d, d_v)."""
+        return self.mixing
+
     def forward(self, X: Tensor, tokens: Pass, key: Hashable) -> Tensor:
-        return pooled(X, self.mixing.mT)
+        return pooled(X, self.weights().mT)
 
 
 class ChannelConv(nn.Module):
@@ -92,8 +96,12 @@ class ChannelConv(nn.Module):
         with torch.no_grad():
             self.kernel.copy_(kernel_of(torch.full_like(self.kernel, 1 / channels), self.pool))
 
+    def weights(self) -> Tensor:
+        """c (d, d_v)."""
+        return mixing_of(self.kernel, self.pool)
+
     def forward(self, X: Tensor, tokens: Pass, key: Hashable) -> Tensor:
-        return pooled(X, mixing_of(self.kernel, self.pool).mT)
+        return pooled(X, self.weights().mT)
 
 
 class TokenConv(nn.Module):

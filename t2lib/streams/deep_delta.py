@@ -11,6 +11,7 @@ Source: arXiv 2601.00417; yifanzhang-pro/deep-delta-learning.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -170,12 +171,17 @@ class DeepDelta(Stream):
         beta = heads.beta(normed).to(content.X.dtype)
         v = heads.target(content.read if self.value_input == "read" else normed).to(content.X.dtype)
         if self._holding:
-            X = self._held_rewrite(content.X, y, v, beta)
-        else:
-            X = delta_rewrite(
-                content.X, y, v, beta, guard=self.guard, eps=self.eps, erase=self.erase, tape=content.tape
-            )
-        return self._compressed(content._replace(X=X), i + 1)
+            return self._compressed(content._replace(X=self._held_rewrite(content.X, y, v, beta)), i + 1)
+        rewrite = partial(
+            delta_rewrite, content.X, y, v, beta,
+            guard=self.guard, eps=self.eps, erase=self.erase, tape=content.tape,
+        )  # fmt: skip
+        compressor = self._compressor(i + 1)
+        if isinstance(compressor, (ChannelMix, ChannelConv)):
+            # The next read in the same pass over the state, where a kernel makes it.
+            X, read = rewrite(compress=compressor.weights())
+            return content._replace(X=X, read=read)
+        return self._compressed(content._replace(X=rewrite()), i + 1)
 
     def _finish(self, content: Content, place: int) -> Tensor:
         if place == self.sublayers or self.channels == 1:
@@ -187,12 +193,18 @@ class DeepDelta(Stream):
 
     def _compressed(self, content: Content, i: int) -> Content:
         """With what sublayer i reads of the state, or the output for i = 2L."""
-        if self.channels == 1:
+        compressor = self._compressor(i)
+        if compressor is None:
             return content._replace(read=content.X[..., 0])
-        last = len(self.compressors) - 1
-        place = last if i == self.sublayers else (i // 2 if self.shared == "block" else i)
         # A key a read: the two sublayers of a block share a compressor, but read different states.
-        return content._replace(read=self.compressors[place](content.X, content.tokens, ("stream", i)))
+        return content._replace(read=compressor(content.X, content.tokens, ("stream", i)))
+
+    def _compressor(self, i: int) -> nn.Module | None:
+        """Through which sublayer i reads, or the output for i = 2L; none reads the one channel there is."""
+        if self.channels == 1:
+            return None
+        last = len(self.compressors) - 1
+        return self.compressors[last if i == self.sublayers else (i // 2 if self.shared == "block" else i)]
 
     def _held_rewrite(self, X: Tensor, y: Tensor, v: Tensor, beta: Tensor) -> Tensor:
         """The rewrite as a linear map of the state and of the branch output: k, v and β are constants."""

@@ -24,6 +24,7 @@ from t2lib.ops._checks import (
     pick,
 )
 from t2lib.ops._registry import NUMPY_RUNGS
+from t2lib.ops.depth_mix import depth_mix
 
 __all__ = ["GUARDS", "Rule", "Tape", "delta_rewrite", "rewind"]
 
@@ -112,26 +113,21 @@ def delta_rewrite(
     shared: dict[str, Any] = {} if rung in NUMPY_RUNGS else {"tape": tape}
     fused = compress is not None and rung == "kernels" and tape is None
 
+    def channels(state: Any) -> tuple[Any, ...]:
+        return tuple(state[..., j] for j in range(d_v))
+
     def call(X: Any, k: Any, v: Any, beta: Any, compress: Any) -> Any:
         options = shared | ({"compress": compress} if fused else {})
         result = module.delta_rewrite(X, k, v, beta, rule=rule, **options)
         found = result[:3] if return_parts else result[:1]
         if compress is not None:
-            found = (*found, result[3] if fused else _compressed(result[0], compress))
+            # The channels are a list of d_v states, mixed with a weight for each of the d entries.
+            read = result[3] if fused else depth_mix(channels(result[0]), compress.T)
+            found = (*found, read)
         return found if len(found) > 1 else found[0]
 
     arrays = {"X": X, "k": k, "v": v, "beta": beta, "compress": compress}
     return bridge(rung, call, arrays, wide=(1, 2) if return_parts else ())
-
-
-def _compressed(X: Any, compress: Any) -> Any:
-    """Σ_j C_ij X_ij, summed in the dtype of sums."""
-    if isinstance(X, np.ndarray):
-        wide = np.promote_types(X.dtype, np.float32)
-        return np.einsum("...ij,ij->...i", X.astype(wide), compress.astype(wide)).astype(X.dtype)
-    if dtype(X) == "float64":
-        return (X * compress).sum(-1)
-    return (X.float() * compress.float()).sum(-1).to(X.dtype)
 
 
 def rewind(X: Any, k: Any, correction: Any, *, guard: str = "eager", eps: float = 1e-5) -> Any:
