@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from t2lib.bench import __main__ as command
 from t2lib.bench import _case, _measure, _runner, _table, _tune, streams
 from t2lib.bench._case import BACKWARD, FORWARD, Bar, Setting, cases
 from t2lib.bench._measure import Progress, copying, interleaved, peak_bytes
+from t2lib.ops import _configs
 
 TINY = {
     "short_swa": {"tokens": 40, "width": 16, "heads": 2, "window": 8},
@@ -345,7 +347,7 @@ def test_the_tuner_walks_to_the_fastest_configuration():
     assert _tune.fastest(Config(True, 512, 4), times) == (Config(True, 512, 4), 1.0)
 
 
-def test_the_tuner_replaces_one_entry_of_the_table():
+def test_the_tuner_replaces_one_entry_of_the_table(capsys):
     launched = []
 
     class Kernels:
@@ -358,14 +360,17 @@ def test_the_tuner_replaces_one_entry_of_the_table():
         launched.append(configs)
         if configs[0].rows == 64:
             raise RuntimeError("out of shared memory")
+        return torch.ones(2)
 
     found = _tune.in_use(Kernels, call)
     assert found == {"32, backward=False": Config(True, 32, 4), "32, backward=True": Config(True, 32, 8)}
     launched.clear()
     tried = [Config(True, 16, 4), Config(True, 64, 4)]
-    took = _tune.times(Kernels, call, "32, backward=False", tried, rounds=1, device="cpu")
+    start = Config(True, 32, 4)
+    took = _tune.times(Kernels, call, "32, backward=False", start, Setting(), tried, rounds=1)
     assert took.keys() == {tried[0]}
-    assert {first for first, _ in launched} == set(tried)
+    assert "out of shared memory" in capsys.readouterr().out
+    assert {first for first, _ in launched} == {start, *tried}
     assert {second for _, second in launched} == {Config(True, 32, 8)}
     assert Kernels.pick_config(8, backward=False) == Config(True, 8, 4)
 
@@ -378,7 +383,7 @@ def test_the_tuner_replaces_one_entry_of_the_table():
         (["short_swa", "--heads", "7"], "heads must divide width; got heads 7, width 512."),
         (["streams", "--heads", "7"], "must be a multiple of 2 heads; got width 256, heads 7."),
         (["--threads", "0"], "got {'threads': 0}."),
-        (["--device", "cuda", "--tune", "file.json", "streams"], "--tune takes operators"),
+        (["--device", "cuda", "--tune", "streams"], "--tune takes operators"),
         (["--read", "no/such.json"], "got 'no/such.json': No such file or directory."),
         (["depth_mix", "--compare", __file__], "takes results that --json wrote; got"),
         (
@@ -392,7 +397,7 @@ def test_the_tuner_replaces_one_entry_of_the_table():
         ),
         (["--rounds", "0"], "got {'rounds': 0}."),
         (["--states", "-1"], "got {'states': -1}."),
-        (["--tune", "file.json"], "takes --device cuda."),
+        (["--tune", "depth_mix"], "takes --device cuda."),
     ],
 )
 def test_bad_arguments_exit_with_one_sentence(arguments, got, capsys):
@@ -402,12 +407,53 @@ def test_bad_arguments_exit_with_one_sentence(arguments, got, capsys):
 
 
 def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
-    import torch
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="2"):
         command.main(["depth_mix", "--device", "cuda"])
     assert "--device cuda takes a machine with torch and a CUDA device" in capsys.readouterr().err
+
+
+def on_a_gpu_that_tunes(monkeypatch, records):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    asked = []
+
+    def tune(module, shape, setting, *, rounds):
+        asked.append((module.NAME, shape.tokens, setting.device, rounds))
+        return records.get(module.NAME, [])
+
+    monkeypatch.setattr(_tune, "tune", tune)
+    return asked
+
+
+def test_tuning_rewrites_the_table(monkeypatch, tmp_path, capsys):
+    found = {"operator": "depth_mix", "entry": "(9, 0), 8", "config": {"rows": 2}}
+    asked = on_a_gpu_that_tunes(monkeypatch, {"depth_mix": [found]})
+    table = tmp_path / "configs.json"
+    monkeypatch.setattr(_configs, "TABLE", table)
+    arguments = ["--device", "cuda", "--tune", "--tokens", "64", "depth_mix", "short_conv"]
+    assert command.main(arguments) == 0
+    assert asked == [("depth_mix", 64, "cuda", 15), ("short_conv", 64, "cuda", 15)]
+    assert _configs.read(table) == [found]
+    assert f"depth_mix: 1 written to {table}" in capsys.readouterr().out
+    other = tmp_path / "other.json"
+    assert command.main([*arguments, "--json", str(other)]) == 0
+    assert _configs.read(other) == [found]
+
+
+def test_a_table_that_is_none_is_left_alone_and_nothing_is_timed(monkeypatch, tmp_path, capsys):
+    asked = on_a_gpu_that_tunes(monkeypatch, {})
+    result = tmp_path / "result.json"
+    result.write_text('{"operator": "depth_mix"}')
+    for path, got in (
+        (result, "must hold a list of records"),
+        (tmp_path, "takes a table that can be written"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            command.main(["--device", "cuda", "--tune", "--json", str(path), "depth_mix"])
+        assert got in capsys.readouterr().err
+    assert result.read_text() == '{"operator": "depth_mix"}'
+    assert not asked
 
 
 def test_a_size_that_cannot_grow_is_left_out():

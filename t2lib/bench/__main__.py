@@ -83,7 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw growth and roofline as PNG")
     parser.add_argument(
-        "--tune", type=Path, metavar="FILE", help="time the kernels' configurations, write the best"
+        "--tune",
+        action="store_true",
+        help="time the kernels' configurations on this GPU and rewrite the library's table with the fastest, "
+        "or the table that --json names",
     )
     return parser
 
@@ -104,8 +107,20 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(
             f"--tune takes operators, which have kernels; got {STREAMS!r}, which has none of its own."
         )
-    if options.json and options.json.is_file() and len(options.operators) > 1:
+    if options.json and not options.tune and options.json.is_file() and len(options.operators) > 1:
         parser.error(f"--json takes a folder for several operators; got the file {str(options.json)!r}.")
+
+
+def _check_table(parser: argparse.ArgumentParser, table: Path) -> None:
+    from t2lib.ops._configs import rewrite
+
+    try:
+        # Read, and written back as it is: whatever is wrong with the file shows before anything is timed.
+        rewrite(table, [])
+    except OSError as error:
+        parser.error(f"--tune takes a table that can be written; got {str(table)!r}: {error.strerror}.")
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def _check_stored(
@@ -136,6 +151,8 @@ def _check_machine(parser: argparse.ArgumentParser, options: argparse.Namespace)
             _shape(importlib.import_module(f"t2lib.bench.{name}"), options)
         except ValueError as error:
             parser.error(f"{name}: {error}")
+    if options.tune:
+        _check_table(parser, _table_of(options))
 
 
 def _setting(options: argparse.Namespace) -> Any:
@@ -221,14 +238,23 @@ def _read(parser: argparse.ArgumentParser, file: Path) -> dict[str, Any]:
     return result
 
 
+def _table_of(options: argparse.Namespace) -> Path:
+    from t2lib.ops._configs import TABLE
+
+    return options.json or TABLE
+
+
 def _tune(options: argparse.Namespace) -> int:
     from t2lib.bench._tune import tune
+    from t2lib.ops._configs import rewrite
 
-    found = []
+    table = _table_of(options)
     for name in options.operators:
         module = importlib.import_module(f"t2lib.bench.{name}")
-        found += tune(module, _shape(module, options), _setting(options), rounds=options.rounds)
-        options.tune.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        records = tune(module, _shape(module, options), _setting(options), rounds=options.rounds)
+        # After each operator, so that a run that is cut short leaves what it had.
+        rewrite(table, records)
+        print(f"{name}: {len(records)} written to {table}", flush=True)
     return 0
 
 

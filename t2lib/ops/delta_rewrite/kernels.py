@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from t2lib.ops import _triton
+from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, offset
 from t2lib.ops.delta_rewrite import Rule, Tape
 from t2lib.ops.delta_rewrite.eager import rewritten
@@ -49,14 +50,15 @@ class Config(NamedTuple):
     warps: int
 
 
+@tabled("delta_rewrite")
 def pick_config(capability: tuple[int, int], d: int, d_v: int, *, dense: bool) -> Config:
     """The configuration for a state (d, d_v).
 
     The same for all chips, since no kernel here has a dot: a lane holds up to 32 numbers of the state, and a
     block gives it 8 of them; the addresses of a state that is not `dense` take more registers. A number of
     rows that is no power of two costs no more than its last block. Each entry compiles (Triton 3.7) without a
-    spill (tests/kernels/build); none is tuned for speed. Capability (0, 0) is the interpreter, where few
-    large blocks are fastest.
+    spill (tests/kernels/build); none is tuned for speed; those that were are in the table of `_configs`.
+    Capability (0, 0) is the interpreter, where few large blocks are fastest.
     """
     channels = triton.next_power_of_2(d_v)
     numbers = d * channels

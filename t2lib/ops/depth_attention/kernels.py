@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from t2lib.ops import _triton
+from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, offset
 from t2lib.ops.depth_attention.eager import folded
 
@@ -44,11 +45,13 @@ class Config(NamedTuple):
     column_rows: int
 
 
+@tabled("depth_attention")
 def pick_config(capability: tuple[int, int], padded: int, queries: int) -> Config:
     """The configuration for a width padded to a power of two.
 
     Each entry compiles (Triton 3.7) without a spill from compute capability 7.5 on (tests/kernels/build);
-    none is tuned for speed. Capability (0, 0) is the interpreter.
+    none is tuned for speed; those that were are in the table of `_configs`. Capability (0, 0) is the
+    interpreter.
     """
     warps = min(16, max(1, padded // 256))
     held = 4 if padded <= 2048 else 2 if padded <= 4096 else 1

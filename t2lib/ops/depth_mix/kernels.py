@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from t2lib.ops import _triton
+from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, offset
 
 # Outputs a launch computes; more are computed in several launches.
@@ -35,13 +36,14 @@ class Config(NamedTuple):
     warps: int
 
 
+@tabled("depth_mix")
 def pick_config(capability: tuple[int, int], width: int, outputs: int, *, summed: bool) -> Config:
     """The block of a program.
 
     `summed` is for the backward pass of weights that all tokens share: a program holds a sum for each, so its
     block is narrow, and walks through many tokens, so the sums it writes are few. Each entry compiles (Triton
-    3.7) without a spill from compute capability 7.5 on (tests/kernels/build); none is tuned for speed.
-    Capability (0, 0) is the interpreter.
+    3.7) without a spill from compute capability 7.5 on (tests/kernels/build); none is tuned for speed; those
+    that were are in the table of `_configs`. Capability (0, 0) is the interpreter.
     """
     most, rows = (256, 64) if summed else (1024, 1)
     if capability == (0, 0):

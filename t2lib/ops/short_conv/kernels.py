@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from t2lib.ops import _triton
+from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, offset
 
 # Triton compiles a variant for an argument that is 1 or divisible by 16; a length must not make a variant.
@@ -38,14 +39,15 @@ class Config(NamedTuple):
     steps: int
 
 
+@tabled("short_conv")
 def pick_config(
     capability: tuple[int, int], width: int, taps: int, *, aligned: bool, backward: bool
 ) -> Config:
     """The block for a width and a number of taps; `aligned` says that vectors can be loaded.
 
     The backward pass keeps a sum for each tap. Each entry compiles (Triton 3.7) without a spill from compute
-    capability 7.5 on (tests/kernels/build); none is tuned for speed. Capability (0, 0) is the interpreter,
-    where few large programs are fastest.
+    capability 7.5 on (tests/kernels/build); none is tuned for speed; those that were are in the table of
+    `_configs`. Capability (0, 0) is the interpreter, where few large programs are fastest.
     """
     if capability == (0, 0):
         return Config(32, 64, 4, 2)

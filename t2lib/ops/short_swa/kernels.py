@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from t2lib.ops import _triton
+from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, has_nan, offset
 from t2lib.ops.short_swa import Mask
 
@@ -46,6 +47,7 @@ class Config(NamedTuple):
     stages: int
 
 
+@tabled("short_swa")
 def pick_config(
     capability: tuple[int, int], dtype: torch.dtype, width: int,
     *, few: bool, aligned: bool, backward: bool = False,
@@ -53,9 +55,9 @@ def pick_config(
     """The configuration for a head width padded to a power of two.
 
     `few` queries take the shift form; `aligned` says that vectors can be loaded from the start of each row.
-    Each entry compiles (Triton 3.7) within its chip's shared memory and spills no register; smaller tiles
-    for unaligned rows are the price (tests/kernels/build). None is tuned for speed. Capability (0, 0) is the
-    interpreter, where few large programs are fastest.
+    Each entry compiles (Triton 3.7) within its chip's shared memory and spills no register; smaller tiles for
+    unaligned rows are the price (tests/kernels/build). None is tuned for speed; those that were are in the
+    table of `_configs`. Capability (0, 0) is the interpreter, where few large programs are fastest.
     """
     if capability == (0, 0):
         return Config(False, 128, 1, 4, 1) if few else Config(True, 64, 64, 4, 1)

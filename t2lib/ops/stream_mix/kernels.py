@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from t2lib.ops import _triton
+from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, offset
 
 # Streams a token: each pair of them has a multiply-add of its own in the code.
@@ -46,6 +47,7 @@ class Config(NamedTuple):
     warps: int
 
 
+@tabled("stream_mix")
 def pick_config(capability: tuple[int, int], kernel: str, streams: int, *, few: bool) -> Config:
     """The configuration of a kernel, by its name, for a number of streams.
 
@@ -53,8 +55,8 @@ def pick_config(capability: tuple[int, int], kernel: str, streams: int, *, few: 
     and in `backward` of each coefficient's sum, of which there are n² + 2 n: more than four streams leave
     room for one number only. Sinkhorn holds 16 numbers a lane. `few` tokens do not fill a chip with warps of
     their own, so there a token takes eight. Each entry compiles (Triton 3.7) without a spill
-    (tests/kernels/build); none is tuned for speed. Capability (0, 0) is the interpreter, where long vectors
-    cost no more than short ones.
+    (tests/kernels/build); none is tuned for speed; those that were are in the table of `_configs`. Capability
+    (0, 0) is the interpreter, where long vectors cost no more than short ones.
     """
     if kernel.startswith("project"):
         return Config(2048 // triton.next_power_of_2(streams) ** 2, 1, 4)
