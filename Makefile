@@ -8,6 +8,8 @@ VENV := $(shell case "$$PWD" in (*' '*) \
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 BOOK := _build/html/index.html
+NEW_ENOUGH = $(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+  sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
 
 .PHONY: help book test serve refresh bench gpu verify clean
 
@@ -22,8 +24,7 @@ help:
 
 # One set-up for all targets; runs again only when what it installs has changed.
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
-	  sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}; try make PYTHON=python3.12 ...")'
+	@$(NEW_ENOUGH)
 	@test -x $(PY) || { mkdir -p $(dir $(VENV)) && $(PYTHON) -m venv $(VENV); }
 	@echo "Installing into $(VENV) (once; a few minutes) ..."
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[book,test,kernels]"
@@ -48,6 +49,7 @@ bench: $(INSTALLED)
 
 # With the Python that has torch and triton for this GPU: nothing is installed.
 gpu:
+	@$(NEW_ENOUGH)
 	@$(PYTHON) tools/gpu.py
 
 verify: $(INSTALLED)

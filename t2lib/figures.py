@@ -174,7 +174,9 @@ def _pyplot() -> Any:
     try:
         import matplotlib.pyplot
     except ImportError as error:
-        raise ImportError("t2lib.figures needs matplotlib: python -m pip install matplotlib") from error
+        # With the package's name: who runs a notebook cell by cell leaves out what needs it.
+        sentence = "t2lib.figures needs matplotlib: python -m pip install matplotlib"
+        raise ModuleNotFoundError(sentence, name="matplotlib") from error
     plt: Any = matplotlib.pyplot
     plt.rcdefaults()
     plt.rcParams.update(_style())

@@ -2,7 +2,9 @@
 
 Examples are those of the library's table of kernels, and one call at a size that the interpreter would take
 too long for. Each result and gradient is compared with `eager` in float64; then torch.library.opcheck of all
-operators that were called, and one full-graph torch.compile. Every check is a line of JSON, written at once.
+operators that were called, and one full-graph torch.compile. In place of an operator, `sizes` checks them all
+at the sizes of the bench; see `gpu_sizes`. The file gets the machine and then every check, a line of JSON
+each, written at once.
 """
 
 from __future__ import annotations
@@ -19,16 +21,23 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gpu_sizes
 import torch
+from gpu_process import REMARK
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from t2lib.bench._measure import machine
 from t2lib.ops import _kernel_cases, _registry
 
+# In place of an operator.
+SIZES = "sizes"
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 # Sizes with a ragged tail, for each bench that knows them.
 LARGE = {"tokens": 1037, "width": 1536, "heads": 24, "window": 100, "states": 24}
 SMALL = {"tokens": 21, "width": 32, "heads": 2, "window": 6, "states": 5}
 Check = Callable[[], float]
+# What, dtype, tolerance, and the function that gives the errors by name.
+Row = tuple[str, str, float, Callable[[], dict[str, float]]]
 
 
 def dtypes(device: str) -> list[torch.dtype]:
@@ -124,8 +133,14 @@ def compiled(example: _kernel_cases.Example, device: str) -> float:
     return max(_kernel_cases.error(found[name], x.double()) for name, x in plain.items())
 
 
-def checks(operator: str, device: str) -> Iterator[tuple[str, str, float, Callable[[], dict[str, float]]]]:
-    """All checks: what, dtype, tolerance, and the function that gives the errors by name."""
+def checks(operator: str, device: str) -> Iterator[Row]:
+    """All checks of an operator, or of all of them at the sizes of the bench."""
+    if operator == SIZES:
+        dtype = gpu_sizes.dtype_of_the_bench(device)
+        for sized in gpu_sizes.all_sized(device, dtype):
+            errors = partial(gpu_sizes.errors, sized, device, dtype)
+            yield sized.what, str(dtype).removeprefix("torch."), TOLERANCE[dtype], errors
+        return
     calls, first = Calls(), dict[Any, _kernel_cases.Example]()
     for example in examples(operator, device):
         for dtype in dtypes(device):
@@ -148,11 +163,22 @@ def checks(operator: str, device: str) -> Iterator[tuple[str, str, float, Callab
 
 def run(operator: str, device: str, out: Path) -> int:
     """Run all checks, write a line each; returns how many failed, 1 if none could be run."""
-    failed = 0
+    count = failed = 0
     reason = next(
-        (why for rung, runs, why in _registry.ladder(operator) if rung == "kernels" and not runs), ""
+        (
+            why
+            for rung, runs, why in _registry.ladder("short_swa" if operator == SIZES else operator)
+            if rung == "kernels" and not runs
+        ),
+        "",
     )
     with out.open("w", encoding="utf-8") as file:
+
+        def write(row: dict[str, Any]) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        write({"machine": machine(device if torch.cuda.is_available() else "cpu")})
         for what, dtype, tolerance, errors in [] if reason else checks(operator, device):
             started = time.monotonic()
             row: dict[str, Any] = {"operator": operator, "check": what, "dtype": dtype}
@@ -163,23 +189,22 @@ def run(operator: str, device: str, out: Path) -> int:
             except Exception as raised:
                 row |= {"ok": False, "reason": f"{type(raised).__name__}: {raised}"[:2000]}
             row["seconds"] = round(time.monotonic() - started, 2)
-            failed += not row["ok"]
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+            count, failed = count + 1, failed + (not row["ok"])
+            write(row)
             largest = max(row.get("errors", {}).values(), default=0.0)
             verdict = "ok" if row["ok"] else "FAILED"
             print(f"{verdict:<8}{largest:>9.1e}  {dtype:<9} {what} {row.get('reason', '')}", flush=True)
         if reason:
             # Nothing was checked, so nothing has passed.
             failed += 1
-            file.write(json.dumps({"operator": operator, "ok": False, "reason": reason}) + "\n")
-            print(f"not run: {reason}")
+            write({"operator": operator, "ok": False, "reason": reason})
+    print(f"{REMARK}not run: {reason}" if reason else f"{REMARK}{count - failed} of {count} checks")
     return failed
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("operator", choices=list(_registry.OPERATORS))
+    parser.add_argument("operator", choices=[*_registry.OPERATORS, SIZES])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, required=True, help="file for the lines of JSON")
     options = parser.parse_args(arguments)
@@ -187,6 +212,8 @@ def main(arguments: list[str] | None = None) -> int:
         from t2lib.ops import _touched
 
         _touched.quicken()
+    # Whatever the environment says of the products of `eager`, they are what kernels are compared with.
+    torch.set_float32_matmul_precision("highest")
     return 1 if run(options.operator, options.device, options.out) else 0
 
 

@@ -1,8 +1,8 @@
 """Run the code cells of a notebook from top to bottom, without Jupyter: python tools/plain_notebook.py FILE
 
-Prints what the cells print. A cell that needs a package which is not installed is left out with everything
-that builds on it; any other error ends the run with status 1, and so does a notebook of which no cell ran.
-t2lib, torch and numpy have to be there.
+Prints what the cells print. A cell that needs a package or a C++ compiler which is not installed is left out
+with everything that builds on it; any other error ends the run with status 1, and so does a notebook of which
+no cell ran. t2lib, torch and numpy have to be there.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def run(path: Path) -> int:
         try:
             for number, (source, tags) in enumerate(cells, start=1):
                 name = f"<{path.stem}, cell {number}>"
+                here = dict(module.__dict__)
                 try:
                     _execute(source, name, module.__dict__)
                 except Exception as error:
@@ -58,6 +59,7 @@ def run(path: Path) -> int:
                     if package or (isinstance(error, NameError) and error.name in lost):
                         absent |= {package} - {""}
                         lost |= _defined(source, name)
+                        _forget(module.__dict__, here, _assigned(source, name))
                         left_out += 1
                     elif "raises-exception" not in tags:
                         traceback.print_exc()
@@ -65,14 +67,19 @@ def run(path: Path) -> int:
                         return 1
         finally:
             os.chdir(before)
-    why = f", {left_out} left out for want of {', '.join(sorted(absent))}" if absent else ""
-    ran = len(cells) - left_out
-    print(f"{path.name}: {ran} cells ran{why}, {time.monotonic() - started:.1f} s")
-    return 0 if ran else 1
+    count, missing = len(cells), ", ".join(sorted(absent))
+    print(f"{path.name}: {time.monotonic() - started:.1f} s")
+    # Last, so that it is said beside how the run ended.
+    left = f"{left_out} of {count} cells left out ({missing})" if left_out else f"all {count} cells ran"
+    print(f"remark: {left}", flush=True)
+    return 0 if left_out < count else 1
 
 
 def _absent(error: Exception) -> str:
-    """The package that is not installed, if it is one that a notebook can do without, or ""."""
+    """What is not installed, if it is a thing that a notebook can do without, or ""."""
+    # Images with torch and a GPU often come with the C compiler that Triton needs, and no other.
+    if type(error).__name__ == "RungUnavailable" and "C++ compiler" in str(error):
+        return "a C++ compiler"
     if not isinstance(error, ModuleNotFoundError):
         return ""
     package = (error.name or "").partition(".")[0]
@@ -83,6 +90,19 @@ def _defined(source: str, name: str) -> set[str]:
     """The names that a cell assigns, defines or imports."""
     symbols = symtable.symtable(source, name, "exec").get_symbols()
     return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+
+
+def _assigned(source: str, name: str) -> set[str]:
+    """Those of the names that are not imports, which would bring the same again."""
+    symbols = symtable.symtable(source, name, "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() and not symbol.is_imported()}
+
+
+def _forget(namespace: dict[str, Any], before: dict[str, Any], names: set[str]) -> None:
+    """Drop what a cell was to assign anew and did not: later cells would take it for the new."""
+    for name in names & before.keys():
+        if namespace.get(name) is before[name]:
+            del namespace[name]
 
 
 def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:
