@@ -70,8 +70,9 @@ def _rewrite(
     parts: bool, rows: int,
 ) -> tuple[Tensor | None, Tensor, Tensor]:  # fmt: skip
     """Writes the new state; both states in lanes."""
-    k, scale = _direction(k, floor)
+    k = _widened(k)
     spread, state = _spread(k, v.shape[1], rows), state.to(k.dtype)
+    scale = _scale(spread, rows, floor)
     reading = _read(spread, state, rows) * scale if erase or parts else None
     target = v.to(k.dtype)
     correction = beta.to(k.dtype)[:, None] * (target - reading if erase and reading is not None else target)
@@ -87,8 +88,9 @@ def _pull(
     floor: float | None, erase: bool, rows: int,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor | None, ...]]:  # fmt: skip
     """The vector-Jacobian product of the head of `eager`; writes the gradient of the state, in lanes."""
-    k, scale = _direction(k, floor)
+    k = _widened(k)
     spread, G = _spread(k, v.shape[1], rows), G.to(k.dtype)
+    scale = _scale(spread, rows, floor)
     own = _read(spread, G, rows) * scale
     a = own if d_correction is None else own + d_correction
     gated, target, q = beta.to(k.dtype)[:, None] * a, v.to(k.dtype), d_reading
@@ -112,10 +114,16 @@ def _pull(
     return d_k, gated, (a * target).sum(1), (steps, guard)
 
 
-def _direction(k: Tensor, floor: float | None) -> tuple[Tensor, Any]:
-    """The direction as it is, and what divides it by its guarded length."""
-    k = k if k.dtype == torch.float64 else k.float()
-    return k, 1.0 if floor is None else torch.rsqrt((k * k).sum(1, keepdim=True) + floor)
+def _widened(k: Tensor) -> Tensor:
+    return k if k.dtype == torch.float64 else k.float()
+
+
+def _scale(spread: Tensor, rows: int, floor: float | None) -> Any:
+    """What divides the direction by its guarded length: summed as it is read by, on one lane of each row."""
+    if floor is None:
+        return 1.0
+    squares = (spread * spread).sum(1).reshape(len(spread), rows, -1)
+    return torch.rsqrt(squares[:, :, 0].sum(1, keepdim=True) + floor)
 
 
 def _rows(state: Tensor) -> int:
