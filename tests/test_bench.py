@@ -1,9 +1,7 @@
 """python -m t2lib.bench: all peers compute the same, and table and file say what was measured."""
 
 import importlib
-import json
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +10,13 @@ import torch
 
 from t2lib.bench import __main__ as command
 from t2lib.bench import _case, _measure, _runner, _table, _tune, streams
-from t2lib.bench._case import BACKWARD, FORWARD, Bar, Setting, cases
+from t2lib.bench._case import BACKWARD, FORWARD, Setting, cases
+from t2lib.bench._growth import grow
 from t2lib.bench._measure import Progress, copying, interleaved, peak_bytes
-from t2lib.ops import _configs
+from t2lib.ops import _registry
 
 TINY = {
-    "short_swa": {"tokens": 40, "width": 16, "heads": 2, "window": 8},
+    "short_swa": {"tokens": 40, "width": 16, "heads": 2, "window": 8, "layers": 6, "depth_window": 4},
     "depth_mix": {"tokens": 12, "width": 16, "states": 5},
     "depth_attention": {"tokens": 12, "width": 16, "states": 5},
     "stream_mix": {"tokens": 12, "width": 16, "streams": 3},
@@ -39,8 +38,6 @@ def environment(monkeypatch):
 
 
 def test_every_operator_has_a_bench():
-    from t2lib.ops import _registry
-
     assert set(command.OPERATORS) == set(_registry.OPERATORS) == set(TINY)
 
 
@@ -118,8 +115,8 @@ def test_bytes_and_bars_are_those_of_the_operator(name):
     assert module.bytes_moved(shape, 4, True) >= 2 * module.bytes_moved(shape, 4, False)
     assert module.bytes_moved(shape, 2, False) * 2 == module.bytes_moved(shape, 4, False)
     assert module.state_bytes(shape, 4) == result.nbytes
-    peers = module.peers(shape, Setting())
-    known = {*peers, _case.BEST, _case.COPY, "one state", "arrays", "eager", "kernels"}
+    peers = {**module.peers(shape, Setting()), **module.peers(shape, Setting("cuda"))}
+    known = {*peers, _case.BEST, _case.COPY, "one state", *_registry.RUNGS}
     assert {name for bar in module.BARS for name in (bar.slower, bar.faster)} <= known
     assert set(module.GROWTH.values()) <= TINY[name].keys()
 
@@ -138,7 +135,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
         ("short_swa", "flash-attention", "flash_attn"),
         ("short_swa", "flash-linear-attention", "fla"),
         ("depth_attention", "flash-linear-attention", "fla"),
-        ("depth_attention", "Liger-Kernel", "liger_kernel"),
+        ("depth_attention", "Liger-Kernel, stack given", "liger_kernel"),
         ("stream_mix", "Liger-Kernel", "liger_kernel"),
         ("short_conv", "flash-linear-attention", "fla"),
     ],
@@ -155,56 +152,6 @@ def test_a_broken_package_counts_as_absent(monkeypatch, tmp_path):
     (tmp_path / "broken_peer.py").write_text("raise OSError('libcudart.so is missing')")
     monkeypatch.syspath_prepend(tmp_path)
     assert _case.missing("broken_peer") == "broken_peer is not installed"
-
-
-def test_the_table_and_the_file(tmp_path, capsys):
-    file = tmp_path / "result.json"
-    small = [word for name, size in TINY["short_swa"].items() for word in (f"--{name}", str(size))]
-    arguments = ["short_swa", *small, "--rounds", "2", "--no-compile"]
-    assert command.main([*arguments, "--json", str(file)]) == 0
-    table = capsys.readouterr().out
-    assert "NumPy loop over positions / arrays" in table
-    assert "forward + backward: " in table
-    result = json.loads(file.read_text(encoding="utf-8"))
-    assert set(result["machine"]) == {"device", "python", "numpy", "torch", "triton", "date", "commit"}
-    assert result["milliseconds"]["eager"]["rounds"] == 2
-    assert result["growth_in_T"].keys() == {"arrays", "eager"}
-    assert result["growth"]["w"]["sizes"] == [4, 8, 16]
-    assert result["backward_milliseconds"].keys() >= {"eager", "SDPA, band mask"}
-    assert result["command"].startswith("python -m t2lib.bench short_swa --batch 1 --tokens 40")
-
-    assert command.main(["--read", str(file), "--compare", str(file), "--plot", str(tmp_path / "plots")]) == 0
-    shown = capsys.readouterr().out
-    assert f"  {'eager, forward + backward':<58}{1:>7.2f}\n" in shown
-    plots = {"growth-short_swa-cpu.png", "roofline-cpu.png"}
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == plots
-
-    # The same operator on another device has plots of its own.
-    elsewhere = result | {"machine": result["machine"] | {"device": "NVIDIA T4"}, "clock": "device"}
-    for which in ("milliseconds", "backward_milliseconds"):
-        elsewhere[which] = {
-            name: timing | {f"device{end}": timing[f"cpu{end}"] for end in ("", "_low", "_high")}
-            for name, timing in result[which].items()
-        }
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps(elsewhere), encoding="utf-8")
-    assert command.main(["--read", str(file), str(other), "--plot", str(tmp_path / "plots")]) == 0
-    plots |= {name.replace("cpu", "nvidia-t4") for name in plots}
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == plots
-
-
-def test_the_streams(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(streams, "designs", lambda: {"prenorm": ("prenorm", {}), "elc": ("elc_bert", {})})
-    monkeypatch.setattr(streams, "COPIED", {"cpu": 1 << 16})
-    sizes = ["--blocks", "2", "--width", "16", "--tokens", "8", "--heads", "2", "--rounds", "1"]
-    plots = ["--plot", str(tmp_path), "--json", str(tmp_path / "streams.json")]
-    assert command.main(["streams", *sizes, "--no-compile", *plots]) == 0
-    table = capsys.readouterr().out
-    assert "tensordot, stack given" in table
-    result = json.loads((tmp_path / "streams.json").read_text(encoding="utf-8"))
-    assert result["ratio_to_plain"]["prenorm"] == result["floor"]["prenorm"] == 1
-    assert result["floor"]["elc"] > 1
-    assert (tmp_path / "streams-cpu.png").exists()
 
 
 def test_what_is_there_is_kept_from_the_first_call_on():
@@ -293,7 +240,11 @@ def test_on_a_gpu_numpy_is_left_out_and_the_bars_are_others():
         module, _ = operator(name)
         bars = [bar for bar in module.BARS if bar.on == "cuda"]
         # They are the kernels' own: another rung cannot clear them in their place.
-        assert {bar.faster for bar in bars} == {"kernels"}, name
+        assert {bar.faster.partition(",")[0] for bar in bars} == {"kernels"}, name
+        passes = {
+            bar.of for bar in bars if (bar.slower, bar.faster, bar.at_least) == ("compiled", "kernels", 1)
+        }
+        assert passes == {FORWARD, BACKWARD}, name
         if name != "short_swa":
             assert {(bar.slower, bar.at_least) for bar in bars} >= {(_case.COPY, 0.8)}, name
         assert module.ON_CUDA.tokens == 16384
@@ -303,31 +254,6 @@ def test_on_a_gpu_numpy_is_left_out_and_the_bars_are_others():
 def test_peak_of_memory():
     assert 1e6 <= peak_bytes(lambda: np.ones(125_000)) < 1.1e6
     assert peak_bytes(copying(1 << 20, "cpu")) < 1e5
-
-
-def test_a_ratio_that_misses_its_bar_is_marked():
-    row = _runner._row(Bar("a", "b", at_most=1.2), ["a", "b"], 1.3, "cpu")
-    assert _table.ratio_line(row).endswith("1.30   (at most 1.2)   <- missed")
-    elsewhere = _runner._row(Bar("a", "b", at_most=1.2, on="cuda"), ["a", "b"], 1.3, "cpu")
-    assert _table.ratio_line(elsewhere).endswith("1.30")
-    memory = _runner._row(Bar("a", "one state", at_most=1, of="memory"), ["a", "one state"], 0.5, "cpu")
-    assert "memory of a beyond its result / one state" in _table.ratio_line(memory)
-
-
-def test_both_passes_are_compared_with_an_earlier_run():
-    timing = {"wall": 2.0, "cpu": 2.0}
-    now = {"clock": "cpu", "shape": {}, "dtype": "float32", "milliseconds": {"eager": timing}}
-    now["backward_milliseconds"] = {"eager": timing, "new": timing}
-    before = {**now, "machine": {"date": "2026-01-01"}, "milliseconds": {"eager": {"cpu": 1.0}}}
-    before["backward_milliseconds"] = {"eager": {"cpu": 4.0}}
-    lines = list(_table.compared(now, before))
-    assert [line.split()[-1] for line in lines[1:]] == ["2.00", "0.50"]
-    assert FORWARD in lines[1]
-    assert BACKWARD in lines[2]
-
-
-def stored(name):
-    return str(Path(_case.__file__).parent / "results" / f"{name}-cpu.json")
 
 
 class Config(NamedTuple):
@@ -375,93 +301,99 @@ def test_the_tuner_replaces_one_entry_of_the_table(capsys):
     assert Kernels.pick_config(8, backward=False) == Config(True, 8, 4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "got"),
-    [
-        (["long_swa"], "got ['long_swa']."),
-        (["--width", "30", "--heads", "8"], "short_swa: heads must divide width; got heads 8, width 30."),
-        (["short_swa", "--heads", "7"], "heads must divide width; got heads 7, width 512."),
-        (["streams", "--heads", "7"], "must be a multiple of 2 heads; got width 256, heads 7."),
-        (["--threads", "0"], "got {'threads': 0}."),
-        (["--device", "cuda", "--tune", "streams"], "--tune takes operators"),
-        (["--read", "no/such.json"], "got 'no/such.json': No such file or directory."),
-        (["depth_mix", "--compare", __file__], "takes results that --json wrote; got"),
-        (
-            ["--read", stored("depth_mix"), "--compare", stored("short_conv")],
-            "depth_mix; got one of short_conv.",
-        ),
-        (["--compare", stored("depth_mix")], "got one of depth_mix."),
-        (
-            ["--read", stored("depth_mix"), stored("depth_mix"), "--plot", "."],
-            "got several of depth_mix-cpu.",
-        ),
-        (["--rounds", "0"], "got {'rounds': 0}."),
-        (["--states", "-1"], "got {'states': -1}."),
-        (["--tune", "depth_mix"], "takes --device cuda."),
-    ],
-)
-def test_bad_arguments_exit_with_one_sentence(arguments, got, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        command.main(arguments)
-    assert got in capsys.readouterr().err
-
-
-def test_without_a_gpu_one_sentence_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["depth_mix", "--device", "cuda"])
-    assert "--device cuda takes a machine with torch and a CUDA device" in capsys.readouterr().err
-
-
-def on_a_gpu_that_tunes(monkeypatch, records):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    asked = []
-
-    def tune(module, shape, setting, *, rounds):
-        asked.append((module.NAME, shape.tokens, setting.device, rounds))
-        return records.get(module.NAME, [])
-
-    monkeypatch.setattr(_tune, "tune", tune)
-    return asked
-
-
-def test_tuning_rewrites_the_table(monkeypatch, tmp_path, capsys):
-    found = {"operator": "depth_mix", "entry": "(9, 0), 8", "config": {"rows": 2}}
-    asked = on_a_gpu_that_tunes(monkeypatch, {"depth_mix": [found]})
-    table = tmp_path / "configs.json"
-    monkeypatch.setattr(_configs, "TABLE", table)
-    arguments = ["--device", "cuda", "--tune", "--tokens", "64", "depth_mix", "short_conv"]
-    assert command.main(arguments) == 0
-    assert asked == [("depth_mix", 64, "cuda", 15), ("short_conv", 64, "cuda", 15)]
-    assert _configs.read(table) == [found]
-    assert f"depth_mix: 1 written to {table}" in capsys.readouterr().out
-    other = tmp_path / "other.json"
-    assert command.main([*arguments, "--json", str(other)]) == 0
-    assert _configs.read(other) == [found]
-
-
-def test_a_table_that_is_none_is_left_alone_and_nothing_is_timed(monkeypatch, tmp_path, capsys):
-    asked = on_a_gpu_that_tunes(monkeypatch, {})
-    result = tmp_path / "result.json"
-    result.write_text('{"operator": "depth_mix"}')
-    for path, got in (
-        (result, "must hold a list of records"),
-        (tmp_path, "takes a table that can be written"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            command.main(["--device", "cuda", "--tune", "--json", str(path), "depth_mix"])
-        assert got in capsys.readouterr().err
-    assert result.read_text() == '{"operator": "depth_mix"}'
-    assert not asked
-
-
 def test_a_size_that_cannot_grow_is_left_out():
     module, _ = operator("short_swa")
     shape = module.Shape(tokens=8, width=24, heads=8, window=4)
-    assert _runner._grow(module, shape, PLAIN, "width", 1, "cpu")["sizes"] == [24, 48]
+    assert grow(module, shape, PLAIN, "d", 1, "cpu")[0]["sizes"] == [24, 48]
 
 
 def test_the_commit_is_known_in_a_checkout():
     commit = _measure.machine("cpu")["commit"]
     assert commit == "unknown" or len(commit.rstrip("+")) == 9
+
+
+def test_short_swa_stands_beside_flex_attention_at_three_windows():
+    module, _ = operator("short_swa")
+    at = {bar.faster: bar for bar in module.BARS if bar.on == "cuda" and bar.slower.startswith(module.FLEX)}
+    assert module.ON_CUDA.window == 64
+    assert at.keys() == {"kernels", "kernels, w = 32", "kernels, w = 128"}
+    assert {(bar.of, bar.at_least) for bar in at.values()} == {(BACKWARD, 1)}
+    peers = module.peers(module.Shape(**TINY["short_swa"]), Setting("cuda"))
+    assert peers.keys() >= {name for bar in at.values() for name in (bar.slower, bar.faster)} - {"kernels"}
+
+
+def test_the_read_along_depth_grows_with_its_layers_and_its_window(monkeypatch):
+    module, shape = operator("short_swa")
+    seen = []
+    right = module.short_swa
+    monkeypatch.setattr(
+        module,
+        "short_swa",
+        lambda q, k, v, **options: seen.append((q.shape, options)) or right(q, k, v, **options),
+    )
+    growth, failed = grow(module, shape, PLAIN, "L", 1, "cpu")
+    assert growth["sizes"] == [3, 6, 12]
+    assert not failed
+    assert {q[options["axis"]] for q, options in seen} == {3, 6, 12}
+    assert {options["window"] for _, options in seen} == {4}
+    seen.clear()
+    assert grow(module, shape, PLAIN, "K", 1, "cpu")[0]["sizes"] == [2, 4, 8]
+    assert {options["window"] for _, options in seen} == {2, 4, 8}
+    assert {q[options["axis"]] for q, options in seen} == {6}
+
+
+def test_a_rung_that_fails_at_another_size_is_named(monkeypatch):
+    module, shape = operator("depth_mix")
+    call = module.call
+
+    def some(shape, rung):
+        if rung == "eager" and shape.tokens == 24:
+            raise_ = RuntimeError("out of memory")
+            return lambda *_: (_ for _ in ()).throw(raise_)
+        return call(shape, rung)
+
+    monkeypatch.setattr(module, "call", some)
+    result = _runner.measure(module, shape, PLAIN, rounds=1)
+    assert result["failed"].keys() == {f"eager, tokens 24, {which}" for which in (FORWARD, BACKWARD)}
+    assert result["growth"]["T"][FORWARD].keys() == {"arrays"}
+
+
+def test_what_needs_a_compiler_says_why_it_is_missing():
+    for name in TINY:
+        module, shape = operator(name)
+        _, left_out = cases(module, shape, PLAIN)
+        compiled = [label for label in module.peers(shape, Setting()) if label.endswith("compiled")]
+        assert compiled, name
+        assert {left_out[label] for label in compiled} <= {"left out by --no-compile"}, name
+
+
+def test_many_tokens_leave_out_what_is_quadratic_in_them():
+    module, _ = operator("short_swa")
+    peers = module.peers(module.Shape(tokens=1 << 17), Setting())
+    assert peers["full T x T mask, compiled"] == "its scores alone would take 550 GB"
+    assert peers["SDPA, band mask"] == "making its mask would take 137 GB"
+
+
+def test_numpy_counts_the_bytes_of_its_own_dtype():
+    module, shape = operator("depth_mix")
+    half = Setting(dtype="float16", compiled=False)
+    result = _runner.measure(module, shape, half, rounds=1, growth=False)
+    times = result["milliseconds"]
+    assert times["arrays"]["bytes"] == module.bytes_moved(shape, 4, False) == 2 * times["eager"]["bytes"]
+    timing = times["arrays"]
+    row = next(line for line in _table.lines(result) if line.startswith("arrays "))
+    assert _table.digits(timing["bytes"] / timing["cpu"] / 1e6) in row
+
+
+def test_a_case_that_fails_later_keeps_what_it_had():
+    left = iter("abc")
+    timings, failed = interleaved({"good": int, "bad": lambda: next(left)}, 3, Progress(9))
+    assert len(timings["good"].times["cpu"]) == 3
+    assert len(timings["bad"].times["cpu"]) == 1
+    assert failed == {"bad": "StopIteration: "}
+
+
+def test_any_way_a_package_fails_counts_as_absent(monkeypatch, tmp_path):
+    (tmp_path / "odd_peer.py").write_text("import sys; sys.no_such_thing")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _case.missing("odd_peer") == "odd_peer is not installed"

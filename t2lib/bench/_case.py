@@ -37,13 +37,15 @@ class Setting:
 class Peer:
     """What one would write or call instead: a function of the operator's inputs, or of `prepare(inputs)`.
 
-    `prepare` runs before the clock does. `backward` says whether the function is differentiable.
+    `prepare` runs before the clock does. `backward` says whether the function is differentiable, `compiled`
+    whether torch.compile gets it first.
     """
 
     function: Callable[..., Any]
     kind: Literal["numpy", "torch"] = "torch"
     prepare: Callable[..., tuple[Any, ...]] | None = None
     backward: bool = True
+    compiled: bool = False
 
 
 class Bar(NamedTuple):
@@ -86,26 +88,35 @@ class Operator(Protocol):
         """What has to move at least, forward or forward and backward."""
         ...
 
-    def flops(self, shape: Any) -> int: ...
+    def flops(self, shape: Any) -> int:
+        """Forward, in the products that no program can leave out."""
+        ...
+
     def state_bytes(self, shape: Any, itemsize: int) -> int: ...
 
 
 class Case(NamedTuple):
-    """One row of the table, as calls without arguments; `backward` is forward and all gradients."""
+    """One row of the table, as calls without arguments; `backward` is forward and all gradients.
+
+    `itemsize` is that of the numbers it computes with: NumPy stays in float32 whatever torch does.
+    """
 
     forward: Function
     backward: Function | None
     rung: bool
+    itemsize: int = 4
 
 
-def on_cuda(compiled: str) -> tuple[Bar, ...]:
-    """What the kernels have to clear on a GPU: the bandwidth of a copy, nearly, and the compiler."""
+def on_cuda(naive: str) -> tuple[Bar, ...]:
+    """What the kernels have to clear on a GPU: nearly the bandwidth of a copy, and torch.compile."""
     return tuple(
         bar
         for which in (FORWARD, BACKWARD)
         for bar in (
             Bar(COPY, "kernels", at_least=0.8, of=which, on="cuda"),
-            Bar(compiled, "kernels", at_least=1, of=which, on="cuda"),
+            # Both things that torch.compile may be given: the form one first writes, and the library's rung.
+            Bar(naive, "kernels", at_least=1, of=which, on="cuda"),
+            Bar("compiled", "kernels", at_least=1, of=which, on="cuda"),
         )
     )
 
@@ -114,7 +125,8 @@ def optional(package: str) -> ModuleType | None:
     """A package if it can be imported here; a broken installation counts as none."""
     try:
         return importlib.import_module(package)
-    except (ImportError, OSError, RuntimeError):
+    except Exception:
+        # Whatever a package does when it does not fit the others that are installed.
         return None
 
 
@@ -138,7 +150,7 @@ def cases(
         elif rung in _registry.NUMPY_RUNGS:
             found[rung] = Case(partial(operator.call(shape, rung), *arrays), None, True)
         else:
-            found[rung] = _of_tensors(operator.call(shape, rung), tensors, True, True)
+            found[rung] = _of_tensors(operator.call(shape, rung), tensors, True, True, setting)
     for name, peer in ({} if only_rungs else operator.peers(shape, setting)).items():
         if isinstance(peer, str):
             left_out[name] = peer
@@ -149,9 +161,12 @@ def cases(
             found[name] = Case(partial(peer.function, *given), None, False)
         elif not tensors:
             left_out[name] = "torch is not installed"
+        elif peer.compiled and (why := rungs(operator.NAME, setting)["compiled"]):
+            left_out[name] = why
         else:
             given = tensors if peer.prepare is None else peer.prepare(*tensors)
-            found[name] = _of_tensors(peer.function, given, peer.backward, False)
+            function = _compiled(peer.function) if peer.compiled else peer.function
+            found[name] = _of_tensors(function, given, peer.backward, False, setting)
     return found, left_out
 
 
@@ -189,9 +204,17 @@ def to_tensors(arrays: tuple[Any, ...], setting: Setting) -> tuple[Any, ...]:
     return tuple(torch.from_numpy(x).to(setting.device, dtype, copy=True) for x in arrays)
 
 
-def _of_tensors(function: Callable[..., Any], given: tuple[Any, ...], backward: bool, rung: bool) -> Case:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    return torch.compile(function, dynamic=False)
+
+
+def _of_tensors(
+    function: Callable[..., Any], given: tuple[Any, ...], backward: bool, rung: bool, setting: Setting
+) -> Case:
     forward = partial(_without_graph, function, given)
-    return Case(forward, _with_gradients(function, given) if backward else None, rung)
+    return Case(forward, _with_gradients(function, given) if backward else None, rung, setting.itemsize)
 
 
 def _without_graph(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:

@@ -49,8 +49,8 @@ def interleaved(
 ) -> tuple[dict[str, Timing], dict[str, str]]:
     """Run every case once a round, so that whatever else the machine does hits all of them alike.
 
-    The first call of each case is not timed: it compiles, allocates and warms up. A case whose first call
-    fails is left out; the second result says why. `keep` is called with both results as they stand: with one
+    The first call of each case is not timed: it compiles, allocates and warms up. A case that fails is left
+    out from there on; the second result says why. `keep` is called with both results as they stand: with one
     time a case while first calls, which may compile for long, go on; then after each round.
     """
     call = _on_the_device if device == "cuda" else _on_the_processor
@@ -70,7 +70,12 @@ def interleaved(
     for _ in range(rounds):
         for name, function in running.items():
             progress.step(name)
-            times[name].append(call(function))
+            if name in failed:
+                continue
+            try:
+                times[name].append(call(function))
+            except Exception as error:
+                failed[name] = sentence(error)
         if keep:
             keep(_timings(times), failed)
     return _timings(times), failed
@@ -80,6 +85,7 @@ def _timings(times: Mapping[str, list[dict[str, float]]]) -> dict[str, Timing]:
     return {
         name: Timing({clock: [entry[clock] for entry in entries] for clock in entries[0]})
         for name, entries in times.items()
+        if entries
     }
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from t2lib.bench._case import BACKWARD, BEST, COPY, FORWARD, Bar, Function, Operator, Setting, cases
-from t2lib.bench._measure import Progress, Timing, copying, interleaved, machine, multiplying, peak_bytes
+from t2lib.bench._arguments import option
+from t2lib.bench._case import BACKWARD, COPY, FORWARD, Function, Operator, Setting, cases
+from t2lib.bench._growth import PASSES, grow, of_last
+from t2lib.bench._measure import (
+    Progress,
+    Timing,
+    copying,
+    interleaved,
+    machine,
+    multiplying,
+    peak_bytes,
+    sentence,
+)
+from t2lib.bench._ratios import Key, ratios
+from t2lib.ops._registry import RUNGS
 
 PRODUCT = "matrix product"
-PASSES = (FORWARD, BACKWARD)
-Key = tuple[str, str]
 
 
 def measure(
@@ -44,12 +53,12 @@ def measure(
     side.measure(rounds, keep_side)
     result = so_far(side)
     del side
-    for letter, name in operator.GROWTH.items() if growth else ():
-        result["growth"][letter] = _grow(operator, shape, setting, name, rounds, clock)
+    for letter in operator.GROWTH if growth else ():
+        result["growth"][letter], failed = grow(operator, shape, setting, letter, rounds, clock)
+        result["left_out"] |= failed
+        result["failed"] |= failed
         if letter == "T":
-            tokens = result["growth"]["T"][FORWARD]
-            # What twice the tokens cost.
-            result["growth_in_T"] = {rung: times[-1] / times[-2] for rung, times in tokens.items()}
+            result["growth_in_T"] = of_last(result["growth"]["T"])
         if keep:
             keep(result)
     return result
@@ -60,6 +69,7 @@ class _SideBySide:
 
     def __init__(self, operator: Operator, shape: Any, setting: Setting) -> None:
         self.found, self.left_out = cases(operator, shape, setting)
+        self.failed: dict[str, str] = {}
         self.device = setting.device
         self.calls: dict[Key, Function] = {}
         for which in PASSES:
@@ -81,17 +91,25 @@ class _SideBySide:
 
         def take(timings: Mapping[str, Timing], failed: Mapping[str, str]) -> None:
             self.timings = {keys[name]: timing for name, timing in timings.items()}
-            self.left_out |= failed
+            self._fail(failed)
             keep(self)
 
         named = dict(zip(keys, self.calls.values(), strict=True))
         interleaved(named, rounds, progress, self.device, take)
-        for (name, which), call in self.calls.items():
-            if name in self.found and (name, which) in self.timings:
+        for label, (name, which) in keys.items():
+            if name in self.found and (name, which) in self.timings and label not in self.left_out:
                 progress.step(f"memory of {name}")
-                self.memory[name, which] = peak_bytes(call, self.device)
+                try:
+                    self.memory[name, which] = peak_bytes(named[label], self.device)
+                except Exception as error:
+                    self._fail({label: sentence(error)})
         keep(self)
         progress.close()
+
+    def _fail(self, failed: Mapping[str, str]) -> None:
+        self.left_out |= failed
+        # A rung that is timed here is one that the ladder says runs here.
+        self.failed |= {name: why for name, why in failed.items() if name.partition(",")[0] in RUNGS}
 
     @property
     def rungs(self) -> list[str]:
@@ -105,7 +123,7 @@ def _side_by_side(
     clock = "device" if setting.device == "cuda" else "cpu"
     time_of = {key: timing.median(clock) for key, timing in side.timings.items()}
     moved = {which: operator.bytes_moved(shape, setting.itemsize, which == BACKWARD) for which in PASSES}
-    sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
+    sizes = " ".join(f"{option(name)} {value}" for name, value in asdict(shape).items())
     return {
         "operator": operator.NAME,
         "command": f"python -m t2lib.bench {operator.NAME} {sizes} --device {setting.device}"
@@ -114,8 +132,9 @@ def _side_by_side(
         "shape": asdict(shape) | {"device": setting.device},
         "dtype": setting.dtype,
         "clock": clock,
-        "milliseconds": _of_pass(side.timings, FORWARD),
-        "backward_milliseconds": _of_pass(side.timings, BACKWARD),
+        "rounds": rounds,
+        "milliseconds": _of_pass(operator, shape, side, FORWARD),
+        "backward_milliseconds": _of_pass(operator, shape, side, BACKWARD),
         "peak_bytes": {name: held for (name, which), held in side.memory.items() if which == FORWARD},
         "backward_peak_bytes": {
             name: held for (name, which), held in side.memory.items() if which == BACKWARD
@@ -123,86 +142,23 @@ def _side_by_side(
         "rungs": side.rungs,
         "bytes_moved": moved,
         "flops": operator.flops(shape),
+        "copy": {which: side.timings[COPY, which].as_dict() for which in PASSES},
         "copy_milliseconds": {which: time_of[COPY, which] for which in PASSES},
         "copy_gigabytes_per_second": {which: moved[which] / time_of[COPY, which] / 1e6 for which in PASSES},
         "gigaflops_per_second": side.product_flops / time_of[PRODUCT, FORWARD] / 1e6,
-        "ratios": _ratios(operator, shape, setting, time_of, side),
+        "ratios": ratios(operator, shape, setting, side.rungs, time_of, side.memory, side.found),
         "growth": {},
         "growth_in_T": {},
         "left_out": dict(side.left_out),
+        "failed": dict(side.failed),
     }
 
 
-def _of_pass(timings: Mapping[Key, Timing], which: str) -> dict[str, dict[str, float]]:
+def _of_pass(operator: Operator, shape: Any, side: _SideBySide, which: str) -> dict[str, dict[str, float]]:
+    """The timings of one pass, with the bytes that each has to move in the numbers it computes with."""
     return {
         name: timing.as_dict()
-        for (name, of), timing in timings.items()
-        if of == which and name not in (COPY, PRODUCT)
+        | {"bytes": operator.bytes_moved(shape, side.found[name].itemsize, which == BACKWARD)}
+        for (name, of), timing in side.timings.items()
+        if of == which and name in side.found
     }
-
-
-def _ratios(
-    operator: Operator, shape: Any, setting: Setting, time_of: Mapping[Key, float], side: _SideBySide
-) -> list[dict[str, Any]]:
-    rows = []
-    for bar in operator.BARS:
-        which = FORWARD if bar.of == "memory" else bar.of
-        running = [rung for rung in side.rungs if (rung, which) in time_of]
-        if not running:
-            continue
-        best = min(running, key=lambda rung: time_of[rung, which])
-        names = [best if name == BEST else name for name in (bar.slower, bar.faster)]
-        if bar.of == "memory":
-            if (names[0], FORWARD) not in side.memory:
-                continue
-            # The result of these operators is as large as a state.
-            state = operator.state_bytes(shape, setting.itemsize)
-            row = _row(bar, names, (side.memory[names[0], FORWARD] - state) / state, setting.device)
-        elif all((name, which) in time_of for name in names):
-            ratio = time_of[names[0], which] / time_of[names[1], which]
-            row = _row(bar, names, ratio, setting.device)
-        else:
-            continue
-        rows.append(row)
-    return rows
-
-
-def _row(bar: Bar, names: list[str], ratio: float, device: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"slower": names[0], "faster": names[1], "of": bar.of, "ratio": ratio}
-    for key in ("at_least", "at_most") if device == bar.on else ():
-        if (value := getattr(bar, key)) is not None:
-            row[key] = float(value)
-    return row
-
-
-def _grow(
-    operator: Operator, shape: Any, setting: Setting, name: str, rounds: int, clock: str
-) -> dict[str, Any]:
-    """The rungs at half the size, the size and twice the size, if there can be such, in the same rounds."""
-    middle = getattr(shape, name)
-    shapes = {}
-    for size in sorted({max(1, middle // 2), middle, 2 * middle}):
-        # Half a width may be one that its heads do not divide.
-        with suppress(ValueError):
-            shapes[size] = replace(shape, **{name: size})
-    sizes = list(shapes)
-    calls: dict[tuple[str, str, int], Function] = {}
-    for size, grown in shapes.items():
-        found, _ = cases(operator, grown, setting, only_rungs=True)
-        for rung, case in found.items():
-            calls[FORWARD, rung, size] = case.forward
-            if case.backward is not None:
-                calls[BACKWARD, rung, size] = case.backward
-    progress = Progress((rounds + 1) * len(calls))
-    named = {f"{rung}, {name} {size}, {which}": call for (which, rung, size), call in calls.items()}
-    timings, _ = interleaved(named, rounds, progress, setting.device)
-    progress.close()
-    result: dict[str, Any] = {"name": name, "sizes": sizes, FORWARD: {}, BACKWARD: {}}
-    for label, (which, rung, _) in zip(named, calls, strict=True):
-        if label in timings:
-            result[which].setdefault(rung, []).append(timings[label].median(clock))
-    for which in PASSES:
-        result[which] = {rung: times for rung, times in result[which].items() if len(times) == len(sizes)}
-    del calls, named
-    gc.collect()
-    return result

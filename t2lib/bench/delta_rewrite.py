@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
-from t2lib.ops import _registry, delta_rewrite
+from t2lib.ops import delta_rewrite
 from t2lib.ops.delta_rewrite import cost
 
 NAME = "delta_rewrite"
@@ -64,13 +64,8 @@ def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
         "numba, loops": missing("numba") or Peer(_numba_loops(), "numpy"),
     }
     found["NumPy einsum"] = Peer(_numpy_einsum, "numpy")
-    if not _registry.installed("torch"):
-        return found
-    import torch
-
     found["einsum"] = Peer(_einsum)
-    if setting.compiled and _registry.ladder(NAME)[3].runs_here:
-        found["einsum, compiled"] = Peer(torch.compile(_einsum, dynamic=False))
+    found["einsum, compiled"] = Peer(_einsum, compiled=True)
     return found
 
 

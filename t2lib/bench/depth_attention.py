@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
-from t2lib.ops import _registry, depth_attention
+from t2lib.ops import depth_attention
 from t2lib.ops.depth_attention import cost
 
 NAME = "depth_attention"
@@ -61,23 +61,25 @@ def state_bytes(shape: Shape, itemsize: int) -> int:
 
 
 def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
-    found: dict[str, Peer | str] = {
-        "numba, loops": missing("numba") or Peer(_numba_loops(), "numpy", prepare=_stacked),
+    return {
+        "numba, loops": missing("numba") or Peer(_numba_loops(), "numpy", prepare=_scaled),
         "flash-linear-attention": missing("fla", setting) or Peer(_fla()),
-        "Liger-Kernel": missing("liger_kernel", setting) or Peer(_liger()),
+        # Copying the states to one array is not counted, so that it is compared at its best.
+        "Liger-Kernel, stack given": missing("liger_kernel", setting) or Peer(_liger(), prepare=_in_one),
+        STACKED: Peer(_stack_and_softmax),
+        "SDPA on the stack": Peer(_sdpa),
+        "stack and softmax, compiled": Peer(_stack_and_softmax, compiled=True),
     }
-    if not _registry.installed("torch"):
-        return found
+
+
+def _scaled(*given: Any) -> tuple[Any, ...]:
+    return np.stack(given[:-2]), given[-2] * given[-1]
+
+
+def _in_one(*given: Any) -> tuple[Any, ...]:
     import torch
 
-    found |= {STACKED: Peer(_stack_and_softmax), "SDPA on the stack": Peer(_sdpa)}
-    if setting.compiled and _registry.ladder(NAME)[3].runs_here:
-        found["stack and softmax, compiled"] = Peer(torch.compile(_stack_and_softmax, dynamic=False))
-    return found
-
-
-def _stacked(*given: Any) -> tuple[Any, ...]:
-    return np.stack(given[:-2]), given[-2] * given[-1]
+    return torch.stack(given[:-2]), given[-2], given[-1]
 
 
 def _stack_and_softmax(*given: Any) -> Any:
@@ -108,13 +110,9 @@ def _fla() -> Callable[..., Any]:
 
 
 def _liger() -> Callable[..., Any]:
+    """As of 0.8.5 it takes one tensor (N, B, T, d); its text speaks of a list, on which it raises."""
     package: Any = optional("liger_kernel.transformers.functional")
-
-    def read(*given: Any) -> Any:
-        # It takes the states (B, T, d).
-        return package.liger_attn_res([x[None] for x in given[:-2]], given[-2], given[-1], eps=EPS)[0]
-
-    return read
+    return lambda stack, query, gain: package.liger_attn_res(stack[:, None], query, gain, eps=EPS)[0]
 
 
 def _numba_loops() -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
-from t2lib.ops import _registry, depth_mix
+from t2lib.ops import depth_mix
 from t2lib.ops.depth_mix import cost
 
 NAME = "depth_mix"
@@ -58,23 +58,15 @@ def state_bytes(shape: Shape, itemsize: int) -> int:
 
 def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
     """With a stack given, the states lie in one array already, so copying them there is not counted."""
-    found: dict[str, Peer | str] = {
+    return {
         "numba, loops": missing("numba") or Peer(_numba_loops(), "numpy", prepare=_stacked),
-    }
-    found["NumPy tensordot, stack given"] = Peer(_numpy_tensordot, "numpy", prepare=_stacked)
-    if not _registry.installed("torch"):
-        return found
-    import torch
-
-    found |= {
+        "NumPy tensordot, stack given": Peer(_numpy_tensordot, "numpy", prepare=_stacked),
         "tensordot, stack given": Peer(_tensordot, prepare=_stacked),
         "stack and einsum": Peer(_stack_and_einsum),
         "sum of products": Peer(_sum_of_products),
-    }
-    if setting.compiled and _registry.ladder(NAME)[3].runs_here:
         # The operator's own compiled rung takes the states in groups; this is the sum as one writes it.
-        found["sum of products, compiled"] = Peer(torch.compile(_sum_of_products, dynamic=False))
-    return found
+        "sum of products, compiled": Peer(_sum_of_products, compiled=True),
+    }
 
 
 def _stacked(*given: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
-from t2lib.ops import _registry, short_conv
+from t2lib.ops import short_conv
 from t2lib.ops.short_conv import cost
 
 NAME = "short_conv"
@@ -58,19 +58,14 @@ def state_bytes(shape: Shape, itemsize: int) -> int:
 
 
 def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
-    found: dict[str, Peer | str] = {
+    return {
         "numba, loops": missing("numba") or Peer(_numba_loops(), "numpy"),
         "flash-linear-attention": missing("fla", setting) or Peer(_fla()),
+        "NumPy, windows and einsum": Peer(_windows, "numpy"),
+        "conv1d": Peer(_conv1d),
+        "shifts and products": Peer(_shifts),
+        "shifts and products, compiled": Peer(_shifts, compiled=True),
     }
-    found["NumPy, windows and einsum"] = Peer(_windows, "numpy")
-    if not _registry.installed("torch"):
-        return found
-    import torch
-
-    found |= {"conv1d": Peer(_conv1d), "shifts and products": Peer(_shifts)}
-    if setting.compiled and _registry.ladder(NAME)[3].runs_here:
-        found["shifts and products, compiled"] = Peer(torch.compile(_shifts, dynamic=False))
-    return found
 
 
 def _windows(x: Any, weight: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from t2lib.bench._case import BACKWARD, BEST, Bar, Draw, Peer, Setting, missing, normal, on_cuda, optional
-from t2lib.ops import _registry, stream_mix
+from t2lib.ops import stream_mix
 from t2lib.ops.stream_mix import cost
 
 NAME = "stream_mix"
@@ -63,19 +63,14 @@ def state_bytes(shape: Shape, itemsize: int) -> int:
 
 
 def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
-    found: dict[str, Peer | str] = {
+    return {
         "numba, loops": missing("numba") or Peer(_numba_loops(), "numpy"),
         "Liger-Kernel": missing("liger_kernel", setting) or Peer(_liger()),
+        "NumPy einsum": Peer(_numpy_einsum, "numpy"),
+        "einsum": Peer(_einsum),
+        "matmul": Peer(_matmul),
+        "einsum, compiled": Peer(_einsum, compiled=True),
     }
-    found["NumPy einsum"] = Peer(_numpy_einsum, "numpy")
-    if not _registry.installed("torch"):
-        return found
-    import torch
-
-    found |= {"einsum": Peer(_einsum), "matmul": Peer(_matmul)}
-    if setting.compiled and _registry.ladder(NAME)[3].runs_here:
-        found["einsum, compiled"] = Peer(torch.compile(_einsum, dynamic=False))
-    return found
 
 
 def _numpy_einsum(streams: Any, mix: Any, write: Any, branch: Any) -> Any:

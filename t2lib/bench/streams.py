@@ -19,6 +19,7 @@ from t2lib.bench._measure import (
     sentence,
 )
 
+NAME = "streams"
 PLAIN = "prenorm"
 COPY, PRODUCT = "copy", "matrix product"
 # Beside the defaults of each design: the form of it that is cheap, or that the paper puts forward.
@@ -50,6 +51,12 @@ class Shape:
 
 
 ON_CUDA = Shape(width=1024, tokens=4096, heads=16)
+
+
+def bytes_held(shape: Shape, setting: Setting) -> int:
+    """At least: what a backward pass keeps of every sublayer, its input and its output; and the copy."""
+    vectors = 4 * shape.blocks * shape.batch * shape.tokens
+    return vectors * shape.width * setting.itemsize + COPIED[setting.device]
 
 
 def measure(
@@ -94,13 +101,14 @@ def measure(
             floors[name] = 1 + extra / time_of[PLAIN]
         sizes = " ".join(f"--{name} {value}" for name, value in asdict(shape).items())
         return {
-            "operator": "streams",
+            "operator": NAME,
             "command": f"python -m t2lib.bench streams {sizes} --device {setting.device}"
             f" --dtype {setting.dtype} --rounds {rounds}",
             "machine": where,
             "shape": asdict(shape) | {"device": setting.device},
             "dtype": setting.dtype,
             "clock": clock,
+            "rounds": rounds,
             "backward_milliseconds": {name: timings[name].as_dict() for name in steps if name in timings},
             "backward_peak_bytes": dict(memory),
             "ratio_to_plain": {name: time_of[name] / time_of[PLAIN] for name in steps if name in time_of},
@@ -109,7 +117,9 @@ def measure(
             "extra_flops": {name: cost.flops for name, cost in costs.items()},
             "copy_gigabytes_per_second": bandwidth / 1e9,
             "gigaflops_per_second": arithmetic / 1e9,
+            "copy": {"forward": timings[COPY].as_dict()},
             "left_out": left_out | dict(failed),
+            "failed": dict(failed),
         }
 
     def keep_timings(timings: Mapping[str, Timing], failed: Mapping[str, str]) -> None:
@@ -126,7 +136,11 @@ def measure(
             memory[name] = peak_bytes(steps[name], setting.device)
             keep_timings(timings, failed)
     progress.close()
-    return so_far(timings, failed) | {"depth_mix": _depth_mix(shape, setting, rounds)}
+    mix = _depth_mix(shape, setting, rounds)
+    result = so_far(timings, failed) | {"depth_mix": mix}
+    return result | {
+        "failed": {**failed, **{f"depth_mix, {name}": why for name, why in mix["failed"].items()}}
+    }
 
 
 def designs() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -174,7 +188,16 @@ def _depth_mix(shape: Shape, setting: Setting, rounds: int) -> dict[str, Any]:
     """The sum over as many states as the decoder has sublayers, against a product with a stack given."""
     mix = depth_mix.Shape(tokens=4 * shape.tokens, width=2 * shape.width, states=2 * shape.blocks)
     found = _runner.measure(depth_mix, mix, setting, rounds=rounds, growth=False)
-    kept = ("shape", "milliseconds", "peak_bytes", "rungs", "ratios", "bytes_moved", "copy_milliseconds")
+    kept = (
+        "shape",
+        "milliseconds",
+        "peak_bytes",
+        "rungs",
+        "ratios",
+        "bytes_moved",
+        "copy_milliseconds",
+        "failed",
+    )
     return {key: found[key] for key in kept}
 
 
@@ -182,19 +205,19 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """The table of the designs, and the rows of depth_mix."""
     yield ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     shape = ", ".join(f"{name} {value}" for name, value in result["shape"].items())
-    yield f"streams, forward + backward of one decoder: {shape}, {result['dtype']}"
-    copy, product = result["copy_gigabytes_per_second"], result["gigaflops_per_second"]
-    yield f"floor: extra bytes or FLOPs at {copy:.1f} GB/s and {product:.0f} GFLOP/s, backward twice forward"
+    yield f"streams, forward + backward of one decoder: {shape}, {result['dtype']}, {_table.rounds(result)}"
+    copy, product = map(_table.digits, (result["copy_gigabytes_per_second"], result["gigaflops_per_second"]))
+    yield f"floor: extra bytes or FLOPs at {copy} GB/s and {product} GFLOP/s, backward twice forward"
     yield ""
     clock = result["clock"]
     head = f"{_table.UNITS[clock]} ms"
     yield f"{'':<36}{head:>10}{'quartiles':>20}{'ratio':>8}{'floor':>8}{'peak MB':>10}{'vectors':>9}"
     timings, memory = result["backward_milliseconds"], result["backward_peak_bytes"]
     for name, timing in sorted(timings.items(), key=lambda entry: entry[1][clock]):
-        spread = f"{timing[clock + '_low']:.1f} - {timing[clock + '_high']:.1f}"
-        held = f"{memory[name] / 1e6:.1f}" if name in memory else ""
+        spread = _table.quartiles(timing, clock)
+        held = _table.digits(memory[name] / 1e6) if name in memory else ""
         yield (
-            f"{name:<36}{timing[clock]:>10.1f}{spread:>20}{result['ratio_to_plain'][name]:>8.2f}"
+            f"{name:<36}{_table.digits(timing[clock]):>10}{spread:>20}{result['ratio_to_plain'][name]:>8.2f}"
             f"{result['floor'][name]:>8.2f}{held:>10}"
             f"{result['vectors'][name]:>9g}"
         )
@@ -204,8 +227,19 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         sizes = ", ".join(f"{name} {value}" for name, value in mix["shape"].items())
         yield f"depth_mix, forward: {sizes}"
         for name, timing in sorted(mix["milliseconds"].items(), key=lambda entry: entry[1][clock]):
-            yield f"{name:<36}{timing[clock]:>10.2f}{mix['peak_bytes'][name] / 1e6:>56.1f}"
+            held = _table.digits(mix["peak_bytes"][name] / 1e6) if name in mix["peak_bytes"] else ""
+            time, spread = _table.digits(timing[clock]), _table.quartiles(timing, clock)
+            yield f"{name:<36}{time:>10}{spread:>20}{held:>26}"
         for entry in mix["ratios"]:
             yield _table.ratio_line(entry)
+    for name in unmeasured(result):
+        yield f"{_table.NOT_MEASURED}: {name}"
     for name, why in result["left_out"].items():
         yield f"not timed: {name}, {why}"
+
+
+def unmeasured(result: Mapping[str, Any]) -> list[str]:
+    """Designs that a run was cut short before; those that failed are left out with their reasons."""
+    return [
+        name for name in result["floor"] if name not in {**result["ratio_to_plain"], **result["left_out"]}
+    ]
