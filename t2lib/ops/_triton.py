@@ -8,6 +8,7 @@ import contextlib
 import os
 from typing import Any
 
+import numpy
 import torch
 import triton
 import triton.language as tl
@@ -16,8 +17,22 @@ from triton.runtime.errors import OutOfResources
 
 from t2lib.ops._registry import RungUnavailable
 
+
+def unfit(triton_version: str, numpy_version: str) -> str | None:
+    """Why the interpreter of this Triton does not work with this NumPy; None if it does."""
+    release, numpy_release = (
+        tuple(int(part) for part in version.split(".")[:2]) for version in (triton_version, numpy_version)
+    )
+    if release < (3, 7) and numpy_release >= (2, 4):
+        # triton-lang/triton#9171
+        return f"takes Triton 3.7 or NumPy before 2.4, got {triton_version} and {numpy_version}"
+    return None
+
+
 # Both are fixed when Triton is imported, so they are chosen once.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if INTERPRETED and (_reason := unfit(triton.__version__, numpy.__version__)):
+    raise RungUnavailable(f"rung='kernels' cannot run here: Triton's interpreter {_reason}.")
 DEVICES = ("cuda", "cpu") if INTERPRETED else ("cuda",)
 # Programs along the first axis of a grid: CUDA C++ Programming Guide, "Technical Specifications". The other
 # axes end at 65,535, which a count of tokens soon exceeds, so every grid here has one axis.

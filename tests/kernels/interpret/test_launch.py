@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from t2lib.ops import RungUnavailable
-from t2lib.ops._triton import MOST_PROGRAMS, launch
+from t2lib.ops._triton import MOST_PROGRAMS, launch, unfit
 
 
 class Refused:
@@ -48,3 +48,19 @@ def test_another_error_stays_what_it_is() -> None:
 def test_more_programs_than_a_grid_has() -> None:
     with pytest.raises(RungUnavailable, match=r"needs 2147483648 programs .* at most 2147483647"):
         start(Refused(), MOST_PROGRAMS + 1)
+
+
+@pytest.mark.parametrize(
+    ("versions", "fits"),
+    [
+        (("3.6.0", "2.3.5"), True),
+        (("3.6.0", "2.4.0"), False),
+        (("3.7.1", "2.4.6"), True),
+        (("3.10.0+git1", "3.0.0rc1"), True),
+    ],
+)
+def test_an_interpreter_that_does_not_fit_numpy_says_so(versions: tuple[str, str], fits: bool) -> None:
+    reason = unfit(*versions)
+    assert (reason is None) == fits
+    if reason is not None:
+        assert reason == "takes Triton 3.7 or NumPy before 2.4, got 3.6.0 and 2.4.0"
