@@ -23,6 +23,8 @@ from t2lib import __version__
 from t2lib.ops import RungUnavailable, _registry
 
 INFINITE = float("inf")
+# Seconds after which a run says how far it is.
+EVERY = 5.0
 
 # Section -> the module that lists its checks, loaded when the section runs. It offers
 #   checks(section, column) -> {check: (tolerance, what measures the error or why it is left out)}
@@ -44,7 +46,7 @@ CLAIMS = {
 class Cell:
     """One check on one rung: its error, or why it was skipped; `detail` tells what was raised.
 
-    `shown` stands in the table in place of an error that is right.
+    `shown` stands in the table in place of an error that is right, `note` below the table.
     """
 
     operator: str
@@ -55,6 +57,7 @@ class Cell:
     reason: str = ""
     detail: str = ""
     shown: str = ""
+    note: str = ""
 
     @property
     def red(self) -> bool:
@@ -136,18 +139,31 @@ def report(cells: list[Cell]) -> str:
                 row += f"{_shown(found, notes):<12}"
             lines.append(row.rstrip())
         lines += [f"[{number}] {reason}" for reason, number in notes.items()]
+        lines += dict.fromkeys(c.note for c in mine if c.note)
         lines += [f"RED {c.check} on {c.rung}: {c.detail or f'{c.error:.1e}'}" for c in mine if c.red]
     return "\n".join(lines)
 
 
 def _shown(found: Cell | None, notes: dict[str, int]) -> str:
     if found is None:
-        return ""
+        return "-"
     if found.error is None:
         return f"skip [{notes.setdefault(found.reason, len(notes) + 1)}]"
     if found.red:
         return f"RED {found.error:.0e}"
     return found.shown or f"ok {found.error:.0e}"
+
+
+def _announced(name: str, cells: Iterable[Cell]) -> Iterator[Cell]:
+    """The same cells; on standard error, how far they are and what is red as soon as it is."""
+    last, done, red = time.perf_counter(), 0, 0
+    for c in cells:
+        done, red = done + 1, red + c.red
+        if c.red or time.perf_counter() - last >= EVERY:
+            last = time.perf_counter()
+            now = f"RED {c.check}" if c.red else c.check
+            print(f"{name}: {done} done, {red} red; {now} on {c.rung}", file=sys.stderr, flush=True)
+        yield c
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -169,11 +185,11 @@ def main(arguments: list[str] | None = None) -> int:
     if torch is None and _registry.installed("torch"):
         import torch
     versions.append("no torch" if torch is None else f"torch {torch.__version__}")
-    print(", ".join(versions))
+    print(", ".join(versions), flush=True)
     sections = dict(SECTIONS)
     if asked.compile:
         sections["streams"] = partial(_by_claims, "streams", compiled=True)
-    cells = [c for name in chosen for c in sections[name]()]
+    cells = [c for name in chosen for c in _announced(name, sections[name]())]
     print(report(cells))
     for name, takes in APART.items():
         if name not in chosen and not asked.sections:

@@ -92,3 +92,21 @@ def test_without_torch_its_rungs_are_skipped(monkeypatch, capsys):
     monkeypatch.setattr(_registry, "installed", lambda package: False)
     assert verify.main(["short_swa"]) == 0
     assert "torch is not installed" in capsys.readouterr().out
+
+
+def test_how_far_it_is_stands_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr(verify, "SECTIONS", dict(verify.SECTIONS))
+    monkeypatch.setattr(verify, "EVERY", 0.0)
+    seen = []
+
+    @verify.section("kernels")
+    def _kernels():
+        for error in (0.0, 1.0):
+            yield verify.Cell("kernels", f"error {error}", "float32", error, 0.5)
+            seen.append(capsys.readouterr().err)
+
+    assert verify.main(["kernels"]) == 1
+    assert seen == [
+        "kernels: 1 done, 0 red; error 0.0 on float32\n",
+        "kernels: 2 done, 1 red; RED error 1.0 on float32\n",
+    ]

@@ -3,9 +3,9 @@
     python -m t2lib.ops._kernel_table interpret [operator ...]
     python -m t2lib.ops._kernel_table build [operator ...]
 
-Each prints one JSON object a cell. Triton either interprets or compiles, as the environment says when it is
-imported, so that one process cannot do both; `rows` runs the two and joins what they print. Imports neither
-torch nor Triton before that.
+Each prints one JSON object a cell, as soon as it is known. Triton either interprets or compiles, as the
+environment says when it is imported, so that one process cannot do both; `rows` runs the two and joins what
+they print. Imports neither torch nor Triton before that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from t2lib.ops import _registry
 
 CHIPS = (75, 80, 89, 90, 100)
 PARTS = ("interpret", "build")
+BUILT = "kernels, compiled: registers/bytes spilled/shared memory"
+NOTE = (
+    "-: not built. bfloat16 takes sm_80; what is not common in models is built for two chips, to save time. "
+    "Builds for tensors that lie unaligned are left to tests/kernels/build."
+)
 Row = dict[str, Any]
 
 
@@ -41,19 +49,39 @@ def rows(operators: list[str] | None = None) -> Iterator[Row]:
         shared = os.environ | {"TRITON_CACHE_DIR": cache}
         shared.pop("TRITON_INTERPRET", None)
         environments = {"interpret": shared | {"TRITON_INTERPRET": "1"}, "build": shared}
-        started = {
-            part: subprocess.Popen(
-                [sys.executable, "-m", "t2lib.ops._kernel_table", part, *present],
-                env=environments[part], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for part in PARTS
-        }  # fmt: skip
-        for part, process in started.items():
-            printed, complaints = process.communicate()
-            yield from (json.loads(line) for line in printed.splitlines() if line.startswith("{"))
-            if process.returncode:
-                last = (complaints.strip().splitlines() or ["nothing was said"])[-1]
-                yield _row("kernels", f"{part}, all of it", "all", error=float("inf"), detail=last)
+        said = {part: Path(cache, f"{part}.txt") for part in PARTS}
+        started: dict[str, subprocess.Popen[str]] = {}
+        try:
+            for part in PARTS:
+                with said[part].open("w", encoding="utf-8") as complaints:
+                    started[part] = subprocess.Popen(
+                        [sys.executable, "-m", "t2lib.ops._kernel_table", part, *present],
+                        env=environments[part], stdout=subprocess.PIPE, stderr=complaints, text=True,
+                    )  # fmt: skip
+            # Both are read from the start, so that neither waits for the other.
+            printed = {part: _lines(process) for part, process in started.items()}
+            for part, process in started.items():
+                yield from (json.loads(line) for line in printed[part] if line.startswith("{"))
+                if process.wait():
+                    lines = said[part].read_text(encoding="utf-8").strip().splitlines()
+                    last = (lines or ["nothing was said"])[-1]
+                    yield _row("kernels", f"{part}, all of it", "all", error=float("inf"), detail=last)
+        finally:
+            for process in started.values():
+                process.kill()
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """What a process prints, line by line, read by a thread of its own."""
+    lines: SimpleQueue[str | None] = SimpleQueue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    Thread(target=read, daemon=True).start()
+    return iter(lines.get, None)
 
 
 def _missing(operator: str) -> str:
@@ -120,7 +148,7 @@ def build(operator: str) -> Iterator[Row]:
         groups: dict[str, list[Any]] = {}
         # What lies unaligned is left to tests/kernels/build: it would double the time.
         for case in filter(lambda case: case.aligned, cases.builds(arch)):
-            groups.setdefault(f"{operator}.{case.kernel.__name__}, {case.what}", []).append(case)
+            groups.setdefault(f"{operator}.{case.kernel.__name__}, {_what(case)}", []).append(case)
         for check, group in groups.items():
 
             def measure(group: list[Any] = group) -> Row:
@@ -130,15 +158,33 @@ def build(operator: str) -> Iterator[Row]:
                 ]
                 registers, shared = max(b.registers for b in built), max(b.shared for b in built)
                 shown = f"{registers}/{sum(b.spilled for b in built)}/{-(-shared // 1024)}K"
-                return {"error": float(len(found)), "shown": shown, "detail": "; ".join(found)}
+                return {"error": float(len(found)), "shown": shown, "detail": "; ".join(found), "note": NOTE}
 
-            table = "kernels, compiled: registers/bytes spilled/shared memory"
-            yield _guarded(table, check, f"sm_{arch}", measure)
+            yield _guarded(BUILT, check, f"sm_{arch}", measure)
+
+
+def _what(case: Any) -> str:
+    """What a build is of, with the dtype of its states: the narrowest of what it takes."""
+    import torch
+
+    given = [x for x in case.arguments.values() for x in (x if isinstance(x, tuple) else (x,))]
+    dtypes = {x.dtype for x in given if isinstance(x, torch.Tensor) and x.dtype.is_floating_point}
+    name = str(min(dtypes, key=lambda dtype: dtype.itemsize)).removeprefix("torch.")
+    return case.what if name in case.what else f"{case.what}, {name}"
 
 
 def main(arguments: list[str]) -> None:
     part, *operators = arguments
-    for operator in operators or list(_registry.OPERATORS):
+    operators = operators or list(_registry.OPERATORS)
+    try:
+        importlib.import_module("triton")
+    except Exception as raised:
+        # Installed by its name alone: as good as not installed.
+        reason = f"triton cannot be imported: {type(raised).__name__}: {raised}"
+        for operator in operators:
+            print(json.dumps(_row("kernels", f"{operator}, {part}", "all", reason=reason)), flush=True)
+        return
+    for operator in operators:
         for row in {"interpret": interpret, "build": build}[part](operator):
             print(json.dumps(row), flush=True)
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from t2lib import verify
 from t2lib.ops import _kernel_table, _registry
@@ -19,12 +24,16 @@ class Process:
     started: list[tuple[list[str], dict[str, str]]]
     returncode = 0
 
-    def __init__(self, command: list[str], *, env: dict[str, str], **rest: Any) -> None:
+    def __init__(self, command: list[str], *, env: dict[str, str], stderr: Any, **rest: Any) -> None:
         self.started.append((command, env))
-        self.part = command[3]
+        self.stdout = iter(["a warning\n", json.dumps(ROW | {"check": command[3]}) + "\n"])
+        stderr.write("first\nKilled: out of memory\n")
 
-    def communicate(self) -> tuple[str, str]:
-        return f"a warning\n{json.dumps(ROW | {'check': self.part})}\n", "first\nKilled: out of memory\n"
+    def wait(self) -> int:
+        return self.returncode
+
+    def kill(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -61,6 +70,51 @@ def test_an_operator_without_kernels_and_a_machine_without_triton_are_skipped(st
     assert cells[0].reason == "none in this version"
     assert "triton is not installed" in cells[1].reason
     assert started == []
+
+
+def test_rows_come_while_the_process_still_runs(started, monkeypatch):
+    ended = Event()
+
+    def printing() -> Iterator[str]:
+        yield json.dumps(ROW) + "\n"
+        assert ended.wait(60)
+
+    class Slow(Process):
+        def __init__(self, command: list[str], **rest: Any) -> None:
+            super().__init__(command, **rest)
+            self.stdout = printing()
+
+    monkeypatch.setattr(_kernel_table.subprocess, "Popen", Slow)
+    rows = _kernel_table.rows(["short_conv"])
+    assert next(rows)["check"] == ROW["check"]
+    assert not ended.is_set()
+    ended.set()
+    assert len(list(rows)) == 1
+
+
+def test_triton_that_is_there_by_its_name_alone_is_skipped(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    _kernel_table.main(["build", "short_conv"])
+    cell = verify.Cell(**json.loads(capsys.readouterr().out))
+    assert cell.error is None
+    assert "triton cannot be imported" in cell.reason
+
+
+def test_every_row_names_the_dtype_of_its_states():
+    case = SimpleNamespace(
+        what="width 20", arguments={"states": (torch.ones(2).bfloat16(),), "lse": torch.ones(2)}
+    )
+    assert _kernel_table._what(case) == "width 20, bfloat16"
+    case.what = "bfloat16, few tokens"
+    assert _kernel_table._what(case) == case.what
+
+
+def test_what_was_not_built_is_a_dash_with_a_note_below():
+    half = verify.Cell(**ROW | {"rung": "sm_80", "check": "in bfloat16"}, note=_kernel_table.NOTE)
+    table = verify.report([verify.Cell(**ROW, note=_kernel_table.NOTE), half])
+    assert table.count("\n-: not built.") == 1
+    assert "unaligned are left to tests/kernels/build" in table
+    assert any(line.split() == ["in", "bfloat16", "-", "ok", "0e+00"] for line in table.splitlines())
 
 
 def test_what_is_shown_stands_in_place_of_an_error_that_is_right():
