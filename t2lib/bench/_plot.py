@@ -15,6 +15,8 @@ RUNGS = ("arrays", "eager", "compiled", "kernels")
 # One colour and one marker a rung in every plot.
 COLOUR = {"arrays": "green", "eager": "tokens", "compiled": "depth", "kernels": "purple"}
 MARKER = dict(zip(RUNGS, figures.MARKERS, strict=False))
+# Panels side by side.
+COLUMNS = 3
 
 
 def draw(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -30,13 +32,21 @@ def draw(results: Sequence[Result], folder: Path) -> list[Path]:
     return files + [_streams(result, folder) for result in results if "ratio_to_plain" in result]
 
 
+def _on(result: Result) -> str:
+    """Device and dtype, without which a time says nothing."""
+    return f"{result['machine']['device']}, {result.get('dtype', 'float32')}"
+
+
 def _growth(result: Result, folder: Path) -> Iterator[Path]:
     """Times over each size, both axes doubling alike, so that linear growth is the dotted diagonal."""
     axes_of = result["growth"]
+    rows, columns = -(-len(axes_of) // COLUMNS), min(COLUMNS, len(axes_of))
     figure, panels = figures.figure(
-        1, len(axes_of), width=3.6 * len(axes_of), height=3.6, sharey=True, squeeze=False
+        rows, columns, width=3.6 * columns, height=0.9 + 2.7 * rows, sharey=True, squeeze=False
     )
-    for panel, (letter, growth) in zip(panels[0], axes_of.items(), strict=True):
+    for panel in panels.flat[len(axes_of) :]:
+        panel.set_visible(False)
+    for panel, (letter, growth) in zip(panels.flat, axes_of.items(), strict=False):
         for rung in RUNGS:
             for which, dash in ((FORWARD, "-"), (BACKWARD, (0, (5, 2)))):
                 if times := growth[which].get(rung):
@@ -49,7 +59,7 @@ def _growth(result: Result, folder: Path) -> Iterator[Path]:
         panel.set_yscale("log", base=2)
         panel.set_xticks(growth["sizes"], [f"{size:g}" for size in growth["sizes"]])
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        panel.set_xlabel(f"{letter}, {growth['name']}")
+        panel.set_xlabel(f"{letter}, {growth['name'].replace('_', ' ')}")
         drawn = [times for which in (FORWARD, BACKWARD) for times in growth[which].values()]
         if drawn:
             low, high = growth["sizes"][0], growth["sizes"][-1]
@@ -61,8 +71,9 @@ def _growth(result: Result, folder: Path) -> Iterator[Path]:
                 linestyle=":",
                 label="linear",
             )
-    panels[0][0].set_ylabel("milliseconds")
-    panels[0][0].set_title(result["operator"])
+    for row in panels:
+        row[0].set_ylabel("milliseconds")
+    figure.suptitle(f"{result['operator']}, {_on(result)}")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.6)
     file = folder / f"growth-{result['operator']}-{where(result)}.png"
@@ -82,10 +93,11 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
     axes.plot(x, [min(peak, bandwidth * value) for value in x], color=figures.COLOURS["ink"])
     seen: set[str] = set()
     for result in results:
-        at = intensity[result["operator"]]
         for rung in RUNGS:
             timing = result["milliseconds"].get(rung)
             if timing:
+                # NumPy moves the bytes of float32 in a bench of half precision.
+                at = result["flops"] / timing.get("bytes", result["bytes_moved"][FORWARD])
                 reached = result["flops"] / timing[result["clock"]] / 1e6
                 label = None if rung in seen else rung
                 seen.add(rung)
@@ -98,7 +110,7 @@ def _roofline(results: Sequence[Result], folder: Path) -> Path:
     axes.set_yscale("log")
     axes.set_xlabel("FLOPs for each byte that has to move")
     axes.set_ylabel("GFLOP/s")
-    axes.set_title(f"Roofline, {results[0]['machine']['device']}, forward")
+    axes.set_title(f"Roofline, forward, {', '.join(dict.fromkeys(map(_on, results)))}")
     # Room for the names below the points.
     bottom = axes.get_ylim()[0] / 4
     for place, (name, at) in enumerate(sorted(intensity.items(), key=lambda entry: entry[1])):
@@ -127,7 +139,7 @@ def _streams(result: Result, folder: Path) -> Path:
         figures.label_line(axes, ratio, place, f"{ratio:.2f}")
     axes.set_xlim(0, 1.12 * max(ratios.values()))
     axes.grid(axis="y", visible=False)
-    axes.set_title("Forward + backward over the plain stream")
+    axes.set_title(f"Forward + backward over the plain stream\n{_on(result)}")
     axes.legend(loc="upper right")
     file = folder / f"streams-{where(result)}.png"
     figure.savefig(file)
