@@ -1,150 +1,141 @@
 """The tables of the page of measurements, from the records in t2lib/bench/results.
 
-Directives: ``measured-bars`` (the ratios that the library has to keep), ``measured-operators cpu`` or ``gpu``
-(the times of every operator beside the bytes that have to move), ``measured-streams`` (every residual stream
-in one decoder). What has no record is said to be not yet measured.
+Directives: ``measured-bars cpu`` or ``gpu`` (the ratios that the library has to keep),
+``measured-operator cpu short_swa`` (the times of one operator beside its floor, and how they grow),
+``measured-streams`` (every residual stream in one decoder). What has no record is said to be not yet measured.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from book_pages import BOOK, GeneratedTable
+from book_pages import GeneratedTable
 from docutils import nodes
+from measured_records import NOT_YET, RESULTS, Result, bars, of, source
 from sphinx.application import Sphinx
 
-RESULTS = BOOK.parent / "t2lib" / "bench" / "results"
-OPERATORS = ("short_swa", "depth_mix", "depth_attention", "stream_mix", "delta_rewrite", "short_conv")
+from t2lib.bench._case import BACKWARD, FORWARD
+from t2lib.bench._growth import PASSES
+from t2lib.bench._table import NOT_MEASURED, digits, growth_cells, of_pass, quartiles
+from t2lib.bench.streams import unmeasured
+
 CLOCKS = {"cpu": "CPU time", "device": "time on the GPU"}
-NOT_YET = "not yet measured"
-Result = dict[str, Any]
+# Published: bytes a second, and dense FLOPs a second of matrix products in half precision.
+CHIPS = {"T4": (0.32e12, 65e12), "A100": (2.0e12, 312e12), "H200": (4.8e12, 989e12)}
+# About what one core of a CPU does.
+CORE = {"one core": (10e9, 100e9)}
+# FLOPs of a pass by those of forward: every product has two gradients, each a product as large.
+PRODUCTS = {FORWARD: 1, BACKWARD: 3}
+COPY, PRODUCT = "a copy of as many bytes", "a matrix product of as many FLOPs"
 
 
-def records(folder: Path = RESULTS) -> list[Result]:
-    """All records, those of the CPU first."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    return sorted(found, key=lambda result: (result["shape"]["device"] != "cpu", result["operator"]))
-
-
-def of(operator: str, device: str, folder: Path = RESULTS) -> list[Result]:
-    """The records of one operator on "cpu" or "gpu"."""
-    return [
-        result
-        for result in records(folder)
-        if result["operator"] == operator and (result["shape"]["device"] == "cpu") == (device == "cpu")
-    ]
-
-
-def source(result: Result) -> str:
-    """Where, when and with what a record was made, as one line."""
-    machine = result["machine"]
-    shape = ", ".join(f"{name} {size}" for name, size in result["shape"].items() if name != "device")
-    return (
-        f"{machine['device']}, torch {machine['torch']}, triton {machine['triton']}, {machine['date']}, "
-        f"commit {machine.get('commit', 'unknown')}: {shape}, {result.get('dtype', 'float32')}."
-    )
-
-
-def bars(folder: Path = RESULTS) -> Iterator[str]:
-    """Every ratio with a bar, and whether it is kept."""
-    yield "| operator | ratio, in one run | is | bar | kept |"
-    yield "|:--|:--|--:|:--|:--|"
-    for operator in OPERATORS:
-        found = [
-            (result, entry)
-            for result in records(folder)
-            if result["operator"] == operator
-            for entry in result["ratios"]
-            if "at_least" in entry or "at_most" in entry
-        ]
-        if not found:
-            yield f"| `{operator}` | | {NOT_YET} | | |"
-        for result, entry in found:
-            where = "" if result["shape"]["device"] == "cpu" else f", {result['machine']['device']}"
-            kept = entry.get("at_least", 0) <= entry["ratio"] <= entry.get("at_most", float("inf"))
-            key = "at_least" if "at_least" in entry else "at_most"
-            bar = f"{'≥' if key == 'at_least' else '≤'} {entry[key]:g}"
-            yield (
-                f"| `{operator}` | {_ratio(entry)}{where} | {entry['ratio']:.2f} | {bar} |"
-                f" {'yes' if kept else '**no**'} |"
-            )
-
-
-def _ratio(entry: dict[str, Any]) -> str:
-    pass_name = entry.get("of", "forward")
-    if pass_name == "memory":
-        return f"memory of {entry['slower']} beyond its result / {entry['faster']}"
-    return f"{entry['slower']} / {entry['faster']}" + (", with backward" if "backward" in pass_name else "")
-
-
-def operators(device: str, folder: Path = RESULTS) -> Iterator[str]:
-    """A table an operator: times, shares of the copy, memory. Without a record, its floor alone."""
-    for operator in OPERATORS:
-        found = of(operator, device, folder)
-        yield f"**`{operator}`**"
+def operator(device: str, name: str, folder: Path = RESULTS) -> Iterator[str]:
+    """Times, shares of the floor, memory, growth of one operator. Without a record, its floor alone."""
+    found = of(name, device, folder)
+    if not found:
+        yield from _floors(name, device)
+    for result in found:
+        yield source(result)
         yield ""
-        if not found:
-            yield from _floor(operator, device)
-        for result in found:
-            yield source(result)
-            yield ""
-            yield from _times(result)
+        yield from _times(result)
         yield ""
+        yield from _growth(result)
 
 
-def _floor(operator: str, device: str) -> Iterator[str]:
-    bench = importlib.import_module(f"t2lib.bench.{operator}")
-    shape, itemsize = (bench.Shape(), 4) if device == "cpu" else (bench.ON_CUDA, 2)
-    sizes = ", ".join(f"{name} {size}" for name, size in asdict(shape).items())
-    moved = [bench.bytes_moved(shape, itemsize, backward) / 1e6 for backward in (False, True)]
-    yield f"{NOT_YET.capitalize()}. At the size of the bench ({sizes}, {itemsize} bytes a number):"
+def _floors(name: str, device: str) -> Iterator[str]:
+    bench = importlib.import_module(f"t2lib.bench.{name}")
+    shape, itemsize, chips = (bench.Shape(), 4, CORE) if device == "cpu" else (bench.ON_CUDA, 2, CHIPS)
+    sizes = ", ".join(f"{size} {value}" for size, value in asdict(shape).items())
+    yield f"{NOT_YET.capitalize()}. The floor at {sizes}, {itemsize} bytes a number:"
     yield ""
-    # About what a core of a CPU and what a small GPU copy.
-    speed, gigabytes = ("10 GB/s", 10) if device == "cpu" else ("1 TB/s", 1000)
-    yield f"| | bytes that have to move | at {speed} |"
-    yield "|:--|--:|--:|"
-    for name, megabytes in zip(("forward", "forward + backward"), moved, strict=True):
-        yield f"| {name} | {megabytes:.0f} MB | {megabytes / gigabytes:.2f} ms |"
+    speeds = [f"{chip}, {speed / 1e12:g} TB/s" for chip, (speed, _) in chips.items()]
+    yield f"| | bytes that have to move | {' | '.join(speeds)} |"
+    yield f"|:--|--:{'|--:' * len(chips)}|"
+    for which in PASSES:
+        moved = bench.bytes_moved(shape, itemsize, which == BACKWARD)
+        computed = PRODUCTS[which] * bench.flops(shape)
+        times = [1e3 * max(moved / speed, computed / peak) for speed, peak in chips.values()]
+        yield f"| {which} | {digits(moved / 1e6)} MB | {' | '.join(f'{digits(time)} ms' for time in times)} |"
+
+
+def floor(result: Result, which: str) -> tuple[float, str]:
+    """Milliseconds of a copy or of a matrix product in that run, whichever takes longer; and which it is."""
+    copy = result["copy_milliseconds"][which]
+    computed = PRODUCTS[which] * result["flops"] / result["gigaflops_per_second"] / 1e6
+    return (copy, COPY) if copy >= computed else (computed, PRODUCT)
 
 
 def _times(result: Result) -> Iterator[str]:
     clock = result["clock"]
-    moved = result.get("bytes_moved", {})
-    yield f"| {CLOCKS[clock]} | forward, ms | of a copy | MB held | with backward, ms | of a copy | MB held |"
+    yield (
+        f"| {CLOCKS[clock]} | forward, ms | of the floor | MB held |"
+        " with backward, ms | of the floor | MB held |"
+    )
     yield "|:--|--:|--:|--:|--:|--:|--:|"
-    if moved:
-        copies = [result["copy_milliseconds"][name] for name in ("forward", "forward + backward")]
-        yield f"| *floor: a copy of as many bytes* | {copies[0]:.2f} | 100 % | | {copies[1]:.2f} | 100 % | |"
-    timings = result["milliseconds"]
-    backward = result.get("backward_milliseconds", {})
+    floors = {which: floor(result, which) for which in PASSES}
+    kinds = list(dict.fromkeys(kind for _, kind in floors.values()))
+    cells = []
+    for which, (time, kind) in floors.items():
+        spread = quartiles(result.get("copy", {}).get(which, {}), clock) if kind == COPY else ""
+        cells += [_spread(time, spread), "100 %", ""]
+    yield f"| *floor: {'; with backward '.join(kinds)}* | {' | '.join(cells)} |"
+    timings = of_pass(result, FORWARD)
     for name in sorted(timings, key=lambda name: timings[name][clock]):
-        cells = [
-            *_cell(result, name, "forward", timings),
-            *_cell(result, name, "forward + backward", backward),
-        ]
         label = f"**{name}**" if name in result.get("rungs", ()) else name
+        cells = [cell for which in PASSES for cell in _cells(result, name, which, floors[which])]
         yield f"| {label} | {' | '.join(cells)} |"
-    if result.get("left_out"):
+    yield from _left_out(result)
+
+
+def _left_out(result: Result) -> Iterator[str]:
+    reasons = [f"{name} ({why})" for name, why in result.get("left_out", {}).items() if name != "loops"]
+    if reasons:
         yield ""
-        missing = [f"{name} ({why})" for name, why in result["left_out"].items() if name not in ("loops",)]
-        yield f"Not timed: {'; '.join(missing)}."
+        yield f"Not timed: {'; '.join(reasons)}."
 
 
-def _cell(result: Result, name: str, which: str, timings: dict[str, Any]) -> tuple[str, str, str]:
+def _cells(result: Result, name: str, which: str, floor: tuple[float, str]) -> tuple[str, str, str]:
+    timings = of_pass(result, which)
     if name not in timings:
         return "", "", ""
-    clock = result["clock"]
-    time = timings[name][clock]
-    held = result["peak_bytes" if which == "forward" else "backward_peak_bytes"].get(name)
-    share = (
-        f"{100 * result['copy_milliseconds'][which] / time:.0f} %" if "copy_milliseconds" in result else ""
-    )
-    return f"{time:.2f}", share, "" if held is None else f"{held / 1e6:.1f}"
+    timing, (least, kind) = timings[name], floor
+    time = timing[result["clock"]]
+    if kind == COPY:
+        # NumPy computes in float32 whatever the dtype of the bench, and moves as many bytes.
+        moved = result["bytes_moved"][which]
+        least *= timing.get("bytes", moved) / moved
+    held = result["peak_bytes" if which == FORWARD else "backward_peak_bytes"].get(name)
+    shown = "" if held is None else digits(held / 1e6)
+    return _spread(time, quartiles(timing, result["clock"])), f"{100 * least / time:.0f} %", shown
+
+
+def _spread(time: float, spread: str) -> str:
+    return f"{digits(time)} ({spread.replace(' - ', '–')})" if spread else digits(time)
+
+
+def _growth(result: Result) -> Iterator[str]:
+    """All sizes of a record in one table, folded."""
+    if not result.get("growth"):
+        return
+    yield f":::{{dropdown}} How it grows with {', '.join(result['growth'])}"
+    yield "| milliseconds | | | |"
+    yield "|:--|--:|--:|--:|"
+    for letter, growth in result["growth"].items():
+        yield _padded(f"**{letter}**, {growth['name'].replace('_', ' ')}", map(str, growth["sizes"]))
+        for which in PASSES:
+            for rung, times in growth[which].items():
+                label = rung if which == FORWARD else f"{rung}, with backward"
+                cells = growth_cells(growth, which, rung, times)
+                yield _padded(label, (cell.replace(" - ", "–") for cell in cells))
+    yield ":::"
+
+
+def _padded(label: str, cells: Any) -> str:
+    return f"| {' | '.join([label, *cells, '', ''][:4])} |"
 
 
 def streams(folder: Path = RESULTS) -> Iterator[str]:
@@ -156,13 +147,26 @@ def streams(folder: Path = RESULTS) -> Iterator[str]:
         for result in found:
             yield source(result)
             yield ""
-            yield "| design | time / plain | floor | peak memory, MB | vectors moved a token |"
-            yield "|:--|--:|--:|--:|--:|"
+            yield "| design | time / plain | quartiles | floor | peak memory, MB | vectors moved a token |"
+            yield "|:--|--:|--:|--:|--:|--:|"
             for name, ratio in sorted(result["ratio_to_plain"].items(), key=lambda entry: entry[1]):
-                held, vectors = result["backward_peak_bytes"][name] / 1e6, result["vectors"][name]
-                floor = result["floor"][name]
-                yield f"| {name.replace('_', ' ')} | {ratio:.2f} | {floor:.2f} | {held:.0f} | {vectors:g} |"
+                yield _stream(result, name, f"{ratio:.2f}")
+            for name in unmeasured(result):
+                yield _stream(result, name, NOT_MEASURED)
+            yield from _left_out(result)
         yield ""
+
+
+def _stream(result: Result, name: str, ratio: str) -> str:
+    clock, timings = result["clock"], result["backward_milliseconds"]
+    spread = ""
+    if f"{clock}_low" in timings.get(name, {}):
+        low, high = (timings[name][f"{clock}_{end}"] / timings["prenorm"][clock] for end in ("low", "high"))
+        spread = f"{low:.2f}–{high:.2f}"
+    held = result["backward_peak_bytes"].get(name)
+    memory = NOT_MEASURED if held is None else digits(held / 1e6)
+    cells = (name.replace("_", " "), ratio, spread, f"{result['floor'][name]:.2f}", memory)
+    return f"| {' | '.join(cells)} | {result['vectors'][name]:g} |"
 
 
 class Measured(GeneratedTable):
@@ -173,15 +177,17 @@ class Measured(GeneratedTable):
 
 
 class Bars(Measured):
-    def lines(self) -> list[str]:
-        return list(bars())
-
-
-class Operators(Measured):
     required_arguments = 1
 
     def lines(self) -> list[str]:
-        return list(operators(self.arguments[0]))
+        return list(bars(self.arguments[0]))
+
+
+class Operator(Measured):
+    required_arguments = 2
+
+    def lines(self) -> list[str]:
+        return list(operator(*self.arguments))
 
 
 class Streams(Measured):
@@ -191,6 +197,6 @@ class Streams(Measured):
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("measured-bars", Bars)
-    app.add_directive("measured-operators", Operators)
+    app.add_directive("measured-operator", Operator)
     app.add_directive("measured-streams", Streams)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
