@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
-from gpu_process import ROOT, Outcome, Part, Processes, ask
+from gpu_process import ROOT, Outcome, Part, Processes, ask, say
 from gpu_record import Record, clear
 
 OPERATORS = ("short_swa", "depth_mix", "depth_attention", "stream_mix", "delta_rewrite", "short_conv")
@@ -117,18 +117,18 @@ def main(arguments: list[str] | None = None) -> int:
     every = parts(options.device, out, sorted((ROOT / "book").glob("ch*.ipynb")))
     planned = [part for part in every if not options.only or part.name.startswith(tuple(options.only))]
     if not planned:
-        print(f"No part's name begins with {' or '.join(options.only)}.", file=sys.stderr)
+        say(f"No part's name begins with {' or '.join(options.only)}.", error=True)
         return 2
     machine, reason = _machine(options.device)
     if not machine:
         what = "No CUDA device here" if options.device == "cuda" else "The library does not load here"
-        print(f"{what}: {reason}", file=sys.stderr)
+        say(f"{what}: {reason}", error=True)
         if options.device == "cuda":
-            print("`python tools/gpu.py --device cpu` shows the same path without one.", file=sys.stderr)
+            say("`python tools/gpu.py --device cpu` shows the same path without one.", error=True)
         return 2
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    say(", ".join(f"{name} {value}" for name, value in machine.items()))
     if options.device == "cuda" and os.environ.get("TRITON_INTERPRET"):
-        print("TRITON_INTERPRET is set; it is left out of what runs here, so that kernels run on the GPU.")
+        say("TRITON_INTERPRET is set; it is left out of what runs here, so that kernels run on the GPU.")
     clear(out, every, BENCHES)
     processes = Processes()
     seconds, workers = 60 * options.minutes, options.workers
@@ -137,9 +137,9 @@ def main(arguments: list[str] | None = None) -> int:
             planned, out, options.device, seconds, workers, machine=machine, processes=processes
         )
     passed = sum(outcome.passed for outcome in outcomes)
-    print(f"{passed} of {len(outcomes)} parts passed; all of it is in {out}")
+    say(f"{passed} of {len(outcomes)} parts passed; all of it is in {out}")
     if processes.interrupted:
-        print(f"Interrupted by {processes.interrupted.name}.", file=sys.stderr)
+        say(f"Interrupted by {processes.interrupted.name}.", error=True)
         return 128 + processes.interrupted
     return 0 if passed == len(outcomes) else 1
 

@@ -148,6 +148,16 @@ def said(code: int, log: Path) -> str:
     return ("passed" if code == 0 else f"failed with {code}") + remark
 
 
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line; a terminal or a pipe that is gone is no reason to end a run."""
+    stream = sys.stderr if error else sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        # What is still to be written there goes nowhere, also at the end of this process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and what it started."""
     with contextlib.suppress(ProcessLookupError):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from gpu_process import Outcome, Part
+from gpu_process import Outcome, Part, say
 
 SUMMARY = "summary.json"
 
@@ -30,7 +30,7 @@ class Record:
     def end(self, outcome: Outcome) -> None:
         self._put(outcome)
         if outcome.log:
-            print(f"{outcome.name:<44}{outcome.seconds:>7.1f} s  {outcome.status}", flush=True)
+            say(f"{outcome.name:<44}{outcome.seconds:>7.1f} s  {outcome.status}")
 
     def _put(self, outcome: Outcome) -> None:
         with self.lock:

@@ -166,6 +166,24 @@ def test_a_closed_terminal_is_ignored_where_it_was_asked_to_be():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_pipe_that_is_closed_does_not_end_the_run(tmp_path):
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT / "tools")!r})
+import gpu
+codes = dict(first="import time; time.sleep(1)", second="pass")
+gpu.parts = lambda *_: [gpu.Part(name, [sys.executable, "-c", code], 20, 60) for name, code in codes.items()]
+gpu._machine = lambda device: (dict(device="a machine"), "")
+sys.exit(gpu.main(["--device", "cpu", "--workers", "1", "--out", {str(tmp_path)!r}]))
+"""
+    running = subprocess.Popen(python(script), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(timeout=30) == 0
+    parts = json.loads((tmp_path / "summary.json").read_text())["parts"]
+    assert [part["status"] for part in parts] == ["passed", "passed"]
+
+
 def test_what_a_part_remarks_last_is_said_beside_its_end(tmp_path):
     code = "print('remark: early'); print('x'); print('remark: 3 of 5 cells left out (a, b)'); exit({})"
     for status, said in ((0, "passed"), (1, "failed with 1")):
