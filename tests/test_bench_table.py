@@ -2,7 +2,7 @@
 
 import pytest
 
-from t2lib.bench import _ratios, _runner, _table, depth_mix, streams
+from t2lib.bench import _plot, _ratios, _runner, _table, depth_mix, streams
 from t2lib.bench._case import BACKWARD, FORWARD, Bar, Setting
 
 
@@ -79,3 +79,25 @@ def test_streams_that_were_cut_short_are_shown_as_such():
     lines = list(streams.lines(result))
     assert lines[1].endswith("float32, cut short after 1 of 5 rounds")
     assert lines[-1] == "not measured: elc_bert"
+
+
+def test_plots_name_device_and_dtype(tmp_path, monkeypatch):
+    drawn = []
+    figure = _plot.figures.figure
+
+    def kept(*arguments, **options):
+        made = figure(*arguments, **options)
+        drawn.append(made[0])
+        return made
+
+    monkeypatch.setattr(_plot.figures, "figure", kept)
+    shape = depth_mix.Shape(tokens=8, width=8, states=4)
+    result = _runner.measure(depth_mix, shape, Setting(dtype="float16", compiled=False), rounds=1)
+    result["machine"]["device"] = "Some CPU"
+    stream = {"operator": "streams", "clock": "cpu", "machine": result["machine"], "dtype": "bfloat16"}
+    stream |= {"ratio_to_plain": {"prenorm": 1.0}, "floor": {"prenorm": 1.0}}
+    assert len(_plot.draw([result, stream], tmp_path)) == 3
+    growth, roofline, ratios = drawn
+    assert growth.get_suptitle() == "depth_mix, Some CPU, float16"
+    assert roofline.axes[0].get_title(loc="left").endswith("Some CPU, float16")
+    assert ratios.axes[0].get_title(loc="left").endswith("Some CPU, bfloat16")

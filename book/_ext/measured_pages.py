@@ -2,7 +2,7 @@
 
 Directives: ``measured-bars cpu`` or ``gpu`` (the ratios that the library has to keep),
 ``measured-operator cpu short_swa`` (the times of one operator beside its floor, and how they grow),
-``measured-streams`` (every residual stream in one decoder). What has no record is said to be not yet measured.
+``measured-streams`` (every residual stream in one decoder). What has no record is listed as not yet measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from book_pages import GeneratedTable
 from docutils import nodes
-from measured_records import NOT_YET, RESULTS, Result, bars, of, source
+from measured_records import DASH, NOT_YET, RESULTS, Result, bars, of, source
 from sphinx.application import Sphinx
 
 from t2lib.bench._case import BACKWARD, FORWARD
@@ -130,7 +130,7 @@ def _growth(result: Result) -> Iterator[str]:
             for rung, times in growth[which].items():
                 label = rung if which == FORWARD else f"{rung}, with backward"
                 cells = growth_cells(growth, which, rung, times)
-                yield _padded(label, (cell.replace(" - ", "–") for cell in cells))
+                yield _padded(label, (cell.replace(" - ", DASH) for cell in cells))
     yield ":::"
 
 
@@ -162,7 +162,7 @@ def _stream(result: Result, name: str, ratio: str) -> str:
     spread = ""
     if f"{clock}_low" in timings.get(name, {}):
         low, high = (timings[name][f"{clock}_{end}"] / timings["prenorm"][clock] for end in ("low", "high"))
-        spread = f"{low:.2f}–{high:.2f}"
+        spread = f"{low:.2f}{DASH}{high:.2f}"
     held = result["backward_peak_bytes"].get(name)
     memory = NOT_MEASURED if held is None else digits(held / 1e6)
     cells = (name.replace("_", " "), ratio, spread, f"{result['floor'][name]:.2f}", memory)

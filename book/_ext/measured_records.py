@@ -18,6 +18,8 @@ from t2lib.bench._table import NOT_MEASURED, bar_label, rounds
 RESULTS = BOOK.parent / "t2lib" / "bench" / "results"
 OPERATORS = ("short_swa", "depth_mix", "depth_attention", "stream_mix", "delta_rewrite", "short_conv")
 NOT_YET = "not yet measured"
+# A space and a dash at which no line breaks.
+TIED, DASH = "\N{NO-BREAK SPACE}", "\N{WORD JOINER}–\N{WORD JOINER}"
 KEPT = {True: "yes", False: "**no**", None: ""}
 Result = dict[str, Any]
 
@@ -85,4 +87,5 @@ def _row(operator: str, label: str, ratio: float | None, bar: Bar, absent: str =
         asked = f"{bar.at_least:g} to {bar.at_most:g}"
     else:
         asked = f"≤ {bar.at_most:g}" if bar.at_least is None else f"≥ {bar.at_least:g}"
+    asked = asked.replace(" ", TIED)
     return f"| `{operator}` | {label} | {shown} | {asked} | {KEPT[met(ratio, bar.at_least, bar.at_most)]} |"

@@ -73,7 +73,7 @@ def _growth(result: Result, folder: Path) -> Iterator[Path]:
             )
     for row in panels:
         row[0].set_ylabel("milliseconds")
-    figure.suptitle(f"{result['operator']}, {_on(result)}")
+    figure.suptitle(f"{result['operator']}, {_on(result)}", fontweight="bold")
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.6)
     file = folder / f"growth-{result['operator']}-{where(result)}.png"

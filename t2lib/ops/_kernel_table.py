@@ -28,7 +28,7 @@ CHIPS = (75, 80, 89, 90, 100)
 PARTS = ("interpret", "build")
 BUILT = "kernels, compiled: registers/bytes spilled/shared memory"
 NOTE = (
-    "-: not built. bfloat16 takes sm_80; what is not common in models is built for two chips, to save time. "
+    "-: not built. bfloat16 takes sm_80; what is less common is built for one chip or two, to save time. "
     "Builds for tensors that lie unaligned are left to tests/kernels/build."
 )
 Row = dict[str, Any]

@@ -13,6 +13,12 @@ sys.path.insert(0, str(ROOT / "book" / "_ext"))
 measured_pages = importlib.import_module("measured_pages")
 measured_records = importlib.import_module("measured_records")
 
+
+def plain(lines):
+    """Without what keeps a line from breaking."""
+    return [line.replace("\N{NO-BREAK SPACE}", " ").replace("\N{WORD JOINER}", "") for line in lines]
+
+
 PASSES = ("forward", "forward + backward")
 
 
@@ -62,7 +68,7 @@ def folder(tmp_path):
 
 
 def test_bars_say_whether_they_are_kept(folder):
-    lines = list(measured_records.bars("cpu", folder))
+    lines = plain(measured_records.bars("cpu", folder))
     assert "| `depth_mix` | stack and einsum / eager, with backward | 0.90 | ≥ 1 | **no** |" in lines
     assert "| `depth_mix` | stack and einsum / eager | 2.50 | ≥ 1 | yes |" in lines
     assert "| `short_conv` | conv1d / best rung | not yet measured | ≥ 1 |  |" in lines
@@ -77,7 +83,7 @@ def test_bars_say_whether_they_are_kept(folder):
 def test_bars_of_a_gpu_are_listed_though_no_kernel_was_timed(measured, said, folder):
     if measured:
         (folder / "depth_mix-t4.json").write_text(json.dumps(record("cuda")))
-    lines = [line for line in measured_records.bars("gpu", folder) if "`depth_mix`" in line]
+    lines = [line for line in plain(measured_records.bars("gpu", folder)) if "`depth_mix`" in line]
     where = ", NVIDIA T4" if measured else ""
     for slower, bar in (
         ("copy of as many bytes", "0.8"),
@@ -90,7 +96,7 @@ def test_bars_of_a_gpu_are_listed_though_no_kernel_was_timed(measured, said, fol
 
 
 def test_times_stand_beside_the_floor(folder):
-    lines = list(measured_pages.operator("cpu", "depth_mix", folder))
+    lines = plain(measured_pages.operator("cpu", "depth_mix", folder))
     first = "| *floor: a copy of as many bytes* | 1.00 (0.900–1.20) | 100 % |  | 3.00 | 100 % |  |"
     assert first in lines
     assert "| **eager** | 2.00 (1.90–2.20) | 50 % | 3.00 | 5.00 (4.90–5.20) | 60 % | 7.00 |" in lines
@@ -103,7 +109,7 @@ def test_times_stand_beside_the_floor(folder):
 def test_the_floor_is_the_larger_of_bytes_and_flops(folder):
     bound = record() | {"flops": 150e6}
     (folder / "depth_mix-cpu.json").write_text(json.dumps(bound))
-    lines = list(measured_pages.operator("cpu", "depth_mix", folder))
+    lines = plain(measured_pages.operator("cpu", "depth_mix", folder))
     # 150 MFLOP at 100 GFLOP/s, and three times that with backward.
     product = "| *floor: a matrix product of as many FLOPs* | 1.50 | 100 % |  | 4.50 | 100 % |  |"
     assert product in lines
@@ -119,7 +125,7 @@ def test_growth_is_shown_with_its_spread(folder):
     short = {"name": "width", "sizes": [3, 6], "forward": {"eager": [1.0, 0.001234]}, PASSES[1]: {}}
     grown = record() | {"growth": {"K": growth | {PASSES[1]: {}}, "d": short}}
     (folder / "depth_mix-cpu.json").write_text(json.dumps(grown))
-    lines = list(measured_pages.operator("cpu", "depth_mix", folder))
+    lines = plain(measured_pages.operator("cpu", "depth_mix", folder))
     assert ":::{dropdown} How it grows with K, d" in lines
     assert "| **K**, depth window | 2 | 4 | 8 |" in lines
     assert "| eager | 1.00 (0.900–1.10) | 2.00 (1.90–2.10) | 4.00 (3.90–4.10) |" in lines
@@ -135,7 +141,7 @@ def test_a_run_that_was_cut_short_says_so(folder):
 
 
 def test_without_a_record_the_floor_stands_alone(folder):
-    lines = list(measured_pages.operator("gpu", "depth_mix", folder))
+    lines = plain(measured_pages.operator("gpu", "depth_mix", folder))
     assert lines[0].startswith("Not yet measured.")
     # 25 states of 16384 x 2048 numbers of 2 bytes.
     assert "| | bytes that have to move | T4, 0.32 TB/s | A100, 2 TB/s | H200, 4.8 TB/s |" in lines
@@ -153,7 +159,7 @@ def test_streams_of_a_run_that_was_cut_short(folder):
         "vectors": {"prenorm": 3.0, "elc_bert": 5.0, "deep_delta": 6.0},
     }  # fmt: skip
     (folder / "streams-cpu.json").write_text(json.dumps(cut))
-    lines = list(measured_pages.streams(folder))
+    lines = plain(measured_pages.streams(folder))
     assert lines[0].endswith("cut short after 1 of 5 rounds.")
     assert "| prenorm | 1.00 | 0.95–1.05 | 1.00 | not measured | 3 |" in lines
     assert "| deep delta | not measured |  | 1.02 | not measured | 6 |" in lines
@@ -171,6 +177,6 @@ def test_the_stored_records_can_be_shown():
     assert measured_records.records()
     for device in ("cpu", "gpu"):
         for name in measured_records.OPERATORS:
-            assert list(measured_pages.operator(device, name))
+            assert plain(measured_pages.operator(device, name))
         assert list(measured_records.bars(device))
     assert list(measured_pages.streams())
