@@ -1,6 +1,8 @@
 """The command line of the bench: what it writes, draws, refuses, and how it ends."""
 
 import json
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,6 +100,44 @@ def stored(name):
     return str(Path(_case.__file__).parent / "results" / f"{name}-cpu.json")
 
 
+KEPT = """
+import resource
+import numpy as np
+from t2lib.bench._memory import keep_freed
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(1 << 26, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults(), faults()
+fresh = faults()
+assert keep_freed()
+faults()
+print(fresh, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of another system")
+def test_memory_that_is_kept_has_no_fresh_pages():
+    """64 MiB are 32 large pages at least when fresh, none when kept."""
+    found = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    fresh, kept = map(int, found.stdout.split())
+    assert fresh >= 32
+    assert kept <= 2
+
+
+def test_a_record_with_memory_kept_has_a_name_of_its_own(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("t2lib.bench._memory.keep_freed", lambda: asked.append(True) or True)
+    command.main([*ONE, "--keep-memory", "--json", str(tmp_path)])
+    assert asked == [True]
+    (file,) = tmp_path.iterdir()
+    assert file.name == "depth_mix-cpu-kept.json"
+    record = json.loads(file.read_text())
+    assert record["memory"] == "kept"
+    assert record["command"].endswith("--keep-memory")
+    assert "memory kept, 1 round(s)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "got"),
     [
@@ -121,6 +161,7 @@ def stored(name):
         (["--rounds", "0"], "got {'rounds': 0}."),
         (["--states", "-1"], "got {'states': -1}."),
         (["--tune", "depth_mix"], "takes --device cuda."),
+        (["--keep-memory", "--device", "cuda"], "--keep-memory is for the CPU"),
         (["--json", "out.json"], "takes a folder for several operators; got 'out.json'"),
         (["--json", f"{__file__}/out.json", "short_conv"], "--json takes a place that can be written; got"),
         (["--json", "/proc/none/out.json", "short_conv"], "got '/proc/none/out.json'"),

@@ -73,12 +73,18 @@ def _measure(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    from t2lib.bench._table import FRESH, KEPT
+
     module = importlib.import_module(f"t2lib.bench.{name}")
     setting, shape = _arguments.setting_of(options), _arguments.shape_of(module, options)
 
     def whole(result: dict[str, Any]) -> dict[str, Any]:
         command = f"{result['command']} --threads {options.threads}"
-        return result | {"threads": options.threads, "command": command}
+        found = result | {"threads": options.threads, "command": command}
+        if options.device == "cpu":
+            found["memory"] = KEPT if options.keep_memory else FRESH
+            found["command"] += " --keep-memory" if options.keep_memory else ""
+        return found
 
     # Written as it comes, so that a run that is cut short leaves what it had.
     keep = (lambda result: _write(whole(result), options)) if options.json else None

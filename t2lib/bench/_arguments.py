@@ -50,6 +50,11 @@ def parser(description: str) -> argparse.ArgumentParser:
     found.add_argument("--no-compile", action="store_true", help="leave out what compiles for seconds first")
     found.add_argument("--no-growth", action="store_true", help="one size only")
     found.add_argument(
+        "--keep-memory",
+        action="store_true",
+        help="let malloc keep freed memory (Linux, CPU), so that no time goes into fresh pages",
+    )
+    found.add_argument(
         "--json", type=Path, help="write all numbers to this file, or to a file each in this folder"
     )
     found.add_argument("--compare", type=Path, metavar="FILE", help="show ratios to this earlier result")
@@ -85,6 +90,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     wrong = {name: size for name, size in numbers.items() if size < 1}
     if wrong:
         parser.error(f"takes sizes, rounds and threads of at least 1; got {wrong}.")
+    if options.keep_memory and options.device != "cpu":
+        parser.error("--keep-memory is for the CPU; on a GPU torch keeps memory by itself.")
     if options.tune and options.device != "cuda":
         parser.error("--tune times kernels, so it takes --device cuda.")
     if options.tune and STREAMS in options.operators:
@@ -145,7 +152,7 @@ def check_stored(
 def check_machine(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Whether the device is there, and every operator has the sizes asked for and room for them."""
     from t2lib.bench._case import optional
-    from t2lib.bench._memory import free_bytes
+    from t2lib.bench._memory import free_bytes, keep_freed
     from t2lib.ops._configs import TABLE
 
     if options.device == "cuda":
@@ -166,6 +173,8 @@ def check_machine(parser: argparse.ArgumentParser, options: argparse.Namespace) 
                 f"{name}: takes sizes that fit into memory; these take at least {held / 1e9:.1f} GB, and"
                 f" {free / 1e9:.1f} GB are free."
             )
+    if options.keep_memory and not keep_freed():
+        parser.error("--keep-memory takes a system with glibc, whose malloc can be told to.")
     if options.tune:
         _check_table(parser, options.json or TABLE)
 

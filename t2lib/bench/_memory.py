@@ -1,7 +1,8 @@
-"""How much memory there is, how much a bench takes at least, and which errors say that it was too little."""
+"""How much memory there is and a bench takes, which errors say it was too little; and how to keep it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from t2lib.bench._case import Operator, Setting
 
 # What torch says on a CPU, where it has no class of its own for it.
 SAYINGS = ("out of memory", "not enough memory", "can't allocate memory")
+# Of glibc's mallopt: how many blocks may be maps of their own, and how much may lie free at the end.
+M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1
 
 
 def free_bytes(device: str) -> int | None:
@@ -45,6 +48,16 @@ def bytes_held(operator: Operator, shape: Any, setting: Setting, *, growth: bool
     beside = 2 * once + arrays + operator.bytes_moved(shape, setting.itemsize, True)
     grown = 7 * (once + arrays) // 2
     return max(beside, grown) if growth else beside
+
+
+def keep_freed() -> bool:
+    """Let malloc keep what is freed, for the rest of the process; False where it cannot be told to.
+
+    By default glibc gives every block above 32 MiB back to the system, and fetches fresh pages for the next
+    one: at the first touch of each the system clears it, which takes longer than to write it once.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
 def is_too_little(error: BaseException) -> bool:

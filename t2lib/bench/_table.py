@@ -15,11 +15,14 @@ UNITS = {"cpu": "CPU", "device": "GPU", "wall": "wall"}
 # What a bar does not say of itself.
 VERDICT = {True: "", False: "   <- missed", None: ""}
 NOT_MEASURED = "not measured"
+# Memory that malloc keeps from call to call, or asks the system for each time.
+KEPT, FRESH = "kept", "fresh"
 
 
 def where(result: Mapping[str, Any]) -> str:
-    """The device of a result as part of a file's name."""
+    """The device of a result as part of a file's name, and whether memory was kept there."""
     device = "cpu" if result["clock"] == "cpu" else result["machine"]["device"]
+    device += " kept" if result.get("memory") == KEPT else ""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
@@ -56,7 +59,9 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     shape = ", ".join(f"{name} {value}" for name, value in result["shape"].items())
     threads = f", {result['threads']} thread(s)" if "threads" in result else ""
-    yield f"{result['operator']}: {shape}, {result.get('dtype', 'float32')}{threads}, {rounds(result)}"
+    memory = f", memory {result['memory']}" if "memory" in result else ""
+    how = f"{result.get('dtype', 'float32')}{threads}{memory}, {rounds(result)}"
+    yield f"{result['operator']}: {shape}, {how}"
     for which in (FORWARD, BACKWARD):
         if of_pass(result, which):
             yield ""
