@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 
 from t2lib.bench._case import BACKWARD, FORWARD
 from t2lib.bench._growth import PASSES
-from t2lib.bench._table import NOT_MEASURED, digits, growth_cells, of_pass, quartiles
+from t2lib.bench._table import KEPT, NOT_MEASURED, digits, growth_cells, of_pass, quartiles
 from t2lib.bench.streams import unmeasured
 
 CLOCKS = {"cpu": "CPU time", "device": "time on the GPU"}
@@ -43,7 +43,8 @@ def operator(device: str, name: str, folder: Path = RESULTS) -> Iterator[str]:
         yield ""
         yield from _times(result)
         yield ""
-        yield from _growth(result)
+        again = of(name, device, folder, KEPT) if device == "cpu" else []
+        yield from _growth(again[0] if again else result)
 
 
 def _floors(name: str, device: str) -> Iterator[str]:
@@ -121,7 +122,8 @@ def _growth(result: Result) -> Iterator[str]:
     """All sizes of a record in one table, folded."""
     if not result.get("growth"):
         return
-    yield f":::{{dropdown}} How it grows with {', '.join(result['growth'])}"
+    kept = ", with memory kept" if result.get("memory") == KEPT else ""
+    yield f":::{{dropdown}} How it grows with {', '.join(result['growth'])}{kept}"
     yield "| milliseconds | | | |"
     yield "|:--|--:|--:|--:|"
     for letter, growth in result["growth"].items():

@@ -13,7 +13,8 @@ from book_pages import BOOK
 from t2lib.bench._case import BEST, Bar
 from t2lib.bench._growth import BAND
 from t2lib.bench._ratios import met
-from t2lib.bench._table import NOT_MEASURED, bar_label, rounds
+from t2lib.bench._table import FRESH, NOT_MEASURED, bar_label, rounds
+from t2lib.bench._table import KEPT as MEMORY_KEPT
 
 RESULTS = BOOK.parent / "t2lib" / "bench" / "results"
 OPERATORS = ("short_swa", "depth_mix", "depth_attention", "stream_mix", "delta_rewrite", "short_conv")
@@ -30,12 +31,14 @@ def records(folder: Path = RESULTS) -> list[Result]:
     return sorted(found, key=lambda result: (result["shape"]["device"] != "cpu", result["operator"]))
 
 
-def of(operator: str, device: str, folder: Path = RESULTS) -> list[Result]:
-    """The records of one operator on "cpu" or "gpu"."""
+def of(operator: str, device: str, folder: Path = RESULTS, memory: str = FRESH) -> list[Result]:
+    """The records of one operator on "cpu" or "gpu", with memory as a program meets it or kept."""
     return [
         result
         for result in records(folder)
-        if result["operator"] == operator and (result["shape"]["device"] == "cpu") == (device == "cpu")
+        if result["operator"] == operator
+        and (result["shape"]["device"] == "cpu") == (device == "cpu")
+        and result.get("memory", FRESH) == memory
     ]
 
 
@@ -51,23 +54,36 @@ def source(result: Result) -> str:
 
 
 def bars(device: str, folder: Path = RESULTS) -> Iterator[str]:
-    """Every ratio with a bar on that device, what it is, and whether it is kept."""
-    yield "| operator | ratio, in one run | is | bar | kept |"
-    yield "|:--|:--|--:|:--|:--|"
+    """Every ratio with a bar on that device, what it is, and whether it is kept.
+
+    On a CPU also what it is when malloc keeps its memory; there, growth is judged by that.
+    """
+    cpu = device == "cpu"
+    yield f"| operator | ratio, in one run | is |{' memory kept |' * cpu} bar | kept |"
+    yield f"|:--|:--|--:|{'--:|' * cpu}:--|:--|"
     for operator in OPERATORS:
-        asked = _asked(operator, device)
-        found = of(operator, device, folder)
+        asked, found = _asked(operator, device), of(operator, device, folder)
+        again: Result = next(iter(of(operator, device, folder, MEMORY_KEPT)), {})
         for bar in asked if not found else ():
-            yield _row(operator, bar_label(bar.slower, bar.faster, bar.of), None, bar, NOT_YET)
+            label = bar_label(bar.slower, bar.faster, bar.of)
+            yield _row(operator, label, [None] * (1 + cpu), bar, absent=NOT_YET)
         for result in found:
-            where = "" if device == "cpu" else f", {result['machine']['device']}"
+            where = "" if cpu else f", {result['machine']['device']}"
             for bar in asked:
-                entry = next((entry for entry in result["ratios"] if _is(entry, bar)), {})
+                entry, second = _entry(result, bar), _entry(again, bar)
                 names = entry.get("slower", bar.slower), entry.get("faster", bar.faster)
-                yield _row(operator, bar_label(*names, bar.of) + where, entry.get("ratio"), bar)
+                ratios = [entry.get("ratio"), second.get("ratio")][: 1 + cpu]
+                yield _row(operator, bar_label(*names, bar.of) + where, ratios, bar)
             for rung, growth in result["growth_in_T"].items():
-                band = Bar(rung, rung, *BAND)
-                yield _row(operator, f"{rung}, twice the tokens{where}", growth, band)
+                ratios = [growth, again.get("growth_in_T", {}).get(rung)][: 1 + cpu]
+                judged = -1 if ratios[-1] is not None else 0
+                label = f"{rung}, twice the tokens{where}"
+                yield _row(operator, label, ratios, Bar(rung, rung, *BAND), judged)
+
+
+def _entry(result: Result, bar: Bar) -> dict[str, Any]:
+    """The ratio of a bar in a record; empty if it has none."""
+    return next((entry for entry in result.get("ratios", ()) if _is(entry, bar)), {})
 
 
 def _asked(operator: str, device: str) -> list[Bar]:
@@ -81,11 +97,19 @@ def _is(entry: dict[str, Any], bar: Bar) -> bool:
     return entry.get("of", "forward") == bar.of and all(asked in (BEST, name) for asked, name in pairs)
 
 
-def _row(operator: str, label: str, ratio: float | None, bar: Bar, absent: str = NOT_MEASURED) -> str:
-    shown = absent if ratio is None else f"{ratio:.2f}"
+def _row(
+    operator: str,
+    label: str,
+    ratios: list[float | None],
+    bar: Bar,
+    judged: int = 0,
+    absent: str = NOT_MEASURED,
+) -> str:
+    shown = " | ".join(absent if ratio is None else f"{ratio:.2f}" for ratio in ratios)
     if bar.at_least is not None and bar.at_most is not None:
         asked = f"{bar.at_least:g} to {bar.at_most:g}"
     else:
         asked = f"≤ {bar.at_most:g}" if bar.at_least is None else f"≥ {bar.at_least:g}"
     asked = asked.replace(" ", TIED)
-    return f"| `{operator}` | {label} | {shown} | {asked} | {KEPT[met(ratio, bar.at_least, bar.at_most)]} |"
+    verdict = KEPT[met(ratios[judged], bar.at_least, bar.at_most)]
+    return f"| `{operator}` | {label} | {shown} | {asked} | {verdict} |"

@@ -69,14 +69,34 @@ def folder(tmp_path):
 
 def test_bars_say_whether_they_are_kept(folder):
     lines = plain(measured_records.bars("cpu", folder))
-    assert "| `depth_mix` | stack and einsum / eager, with backward | 0.90 | ≥ 1 | **no** |" in lines
-    assert "| `depth_mix` | stack and einsum / eager | 2.50 | ≥ 1 | yes |" in lines
-    assert "| `short_conv` | conv1d / best rung | not yet measured | ≥ 1 |  |" in lines
-    assert "| `depth_mix` | eager, twice the tokens | 3.88 | 1.6 to 2.4 | **no** |" in lines
-    assert "| `depth_mix` | arrays, twice the tokens | 2.00 | 1.6 to 2.4 | yes |" in lines
-    # The bar whose ratio the record lacks is there; the ratio that has no bar is left out.
-    assert "| `depth_mix` | best rung / tensordot, stack given | not measured | ≤ 1.2 |  |" in lines
+    for row in (
+        "stack and einsum / eager, with backward | 0.90 | not measured | ≥ 1 | **no** |",
+        "stack and einsum / eager | 2.50 | not measured | ≥ 1 | yes |",
+        "eager, twice the tokens | 3.88 | not measured | 1.6 to 2.4 | **no** |",
+        "arrays, twice the tokens | 2.00 | not measured | 1.6 to 2.4 | yes |",
+        # The bar whose ratio the record lacks is there; the ratio that has no bar is left out.
+        "best rung / tensordot, stack given | not measured | not measured | ≤ 1.2 |  |",
+    ):
+        assert f"| `depth_mix` | {row}" in lines
+    assert "| `short_conv` | conv1d / best rung | not yet measured | not yet measured | ≥ 1 |  |" in lines
     assert sum("depth_mix" in line for line in lines) == 5
+
+
+def test_kept_memory_stands_beside_and_judges_growth(folder):
+    kept = record() | {"memory": "kept", "growth_in_T": {"eager": 2.01}}
+    kept["ratios"] = [ratio | {"ratio": ratio["ratio"] + 1} for ratio in kept["ratios"]]
+    kept["growth"] = {"T": {"name": "tokens", "sizes": [4, 8], "forward": {"eager": [1.0, 2.0]}}}
+    kept["growth"]["T"]["forward + backward"] = {}
+    (folder / "depth_mix-cpu-kept.json").write_text(json.dumps(kept))
+    lines = plain(measured_records.bars("cpu", folder))
+    # The bar is that of the run as a program meets it.
+    assert "| `depth_mix` | stack and einsum / eager, with backward | 0.90 | 1.90 | ≥ 1 | **no** |" in lines
+    assert "| `depth_mix` | eager, twice the tokens | 3.88 | 2.01 | 1.6 to 2.4 | yes |" in lines
+    assert "| `depth_mix` | arrays, twice the tokens | 2.00 | not measured | 1.6 to 2.4 | yes |" in lines
+    shown = plain(measured_pages.operator("cpu", "depth_mix", folder))
+    assert ":::{dropdown} How it grows with T, with memory kept" in shown
+    # The times are those of one record, not of both.
+    assert sum(line.startswith("| **eager** |") for line in shown) == 1
 
 
 @pytest.mark.parametrize(("measured", "said"), [(False, "not yet measured"), (True, "not measured")])
