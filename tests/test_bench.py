@@ -397,3 +397,13 @@ def test_any_way_a_package_fails_counts_as_absent(monkeypatch, tmp_path):
     (tmp_path / "odd_peer.py").write_text("import sys; sys.no_such_thing")
     monkeypatch.syspath_prepend(tmp_path)
     assert _case.missing("odd_peer") == "odd_peer is not installed"
+
+
+def test_what_torch_compiles_is_given_its_mask(recwarn):
+    module, shape = operator("short_swa")
+    peer = module.peers(shape, Setting())[module.FULL]
+    compiled = torch.compile(peer.function, backend="eager", fullgraph=True, dynamic=False)
+    given = peer.prepare(*(torch.from_numpy(x) for x in module.inputs(shape)))
+    want = module.call(shape, "eager")(*(x.transpose(1, 2) for x in given))
+    assert (compiled(*given) - want).abs().max() < 1e-5
+    assert not [warning for warning in recwarn if "Dynamo" in str(warning.message)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from t2lib.bench._case import optional
+from t2lib.bench._case import Peer, optional
 
 
 def heads_first(*qkv: Any) -> tuple[Any, ...]:
@@ -16,42 +16,33 @@ def heads_first(*qkv: Any) -> tuple[Any, ...]:
     return tuple(x.transpose(1, 2) for x in qkv)
 
 
-def sdpa(window: int) -> Callable[..., Any]:
-    """torch's attention with the band as its mask; heads first."""
-    band = _band(window)
+def with_band(attention: Callable[..., Any], window: int, **options: Any) -> Peer:
+    """A function of q, k, v, heads first, and the mask of the band, which is made before the clock runs."""
+    band: list[Any] = []
 
-    def attention(q: Any, k: Any, v: Any) -> Any:
+    def prepare(*qkv: Any) -> tuple[Any, ...]:
         import torch
 
-        mask = band(q.shape[-2], q.device)
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        i = torch.arange(qkv[0].shape[1], device=qkv[0].device)
+        band[:] = [(i <= i[:, None]) & (i[:, None] - i < window)]
+        return heads_first(*qkv)
 
-    return attention
-
-
-def full_mask(window: int) -> Callable[..., Any]:
-    """As one first writes it: all scores, then a mask; heads first."""
-    band = _band(window)
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        import torch
-
-        scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~band(q.shape[-2], q.device), float("-inf"))
-        return (torch.softmax(scores, -1) @ v).transpose(1, 2)
-
-    return attention
+    return Peer(lambda q, k, v: attention(q, k, v, band[0]), prepare=prepare, **options)
 
 
-def _band(window: int) -> Callable[..., Any]:
-    @cache
-    def band(length: int, device: Any) -> Any:
-        """Made in the first call, which is not timed."""
-        import torch
+def sdpa(q: Any, k: Any, v: Any, band: Any) -> Any:
+    """torch's attention with the band as its mask."""
+    import torch
 
-        i = torch.arange(length, device=device)
-        return (i <= i[:, None]) & (i[:, None] - i < window)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=band).transpose(1, 2)
 
-    return band
+
+def full_mask(q: Any, k: Any, v: Any, band: Any) -> Any:
+    """As one first writes it: all scores, then a mask."""
+    import torch
+
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    return (torch.softmax(scores.masked_fill(~band, float("-inf")), -1) @ v).transpose(1, 2)
 
 
 def flex_attention(window: int) -> Callable[..., Any]:

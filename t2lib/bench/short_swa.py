@@ -25,7 +25,7 @@ from t2lib.ops import short_swa
 from t2lib.ops.short_swa import cost
 
 NAME = "short_swa"
-GROWTH = {"T": "tokens", "w": "window", "d": "width", "L": "layers", "K": "depth_window"}
+GROWTH = {"T": "tokens", "L": "layers", "K": "depth_window", "w": "window", "d": "width"}
 FLEX, FULL = "FlexAttention, compiled", "full T x T mask, compiled"
 # Beside the window of the bench, those at which the kernels have to be ahead of FlexAttention on a GPU.
 WINDOWS = (32, 128)
@@ -110,7 +110,7 @@ def state_bytes(shape: Shape, itemsize: int) -> int:
 
 def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
     """All see the same window and return (B, T, H, D)."""
-    window, first = shape.window, instead.heads_first
+    window = shape.window
     found: dict[str, Peer | str] = {
         "numba, loops": missing("numba") or Peer(instead.numba_loops(window), "numpy"),
         "flash-attention": missing("flash_attn", setting) or Peer(instead.flash_attention(window)),
@@ -118,9 +118,9 @@ def peers(shape: Shape, setting: Setting) -> dict[str, Peer | str]:
         "NumPy loop over positions": Peer(partial(instead.loop_over_positions, window=window), "numpy"),
         "NumPy loop, all heads at once": Peer(partial(instead.loop_with_all_heads, window=window), "numpy"),
         "windows stacked, einsum": Peer(partial(instead.stacked_windows, window=window)),
-        "SDPA, band mask": Peer(instead.sdpa(window), prepare=first),
-        "full T x T mask": Peer(instead.full_mask(window), prepare=first),
-        FULL: Peer(instead.full_mask(window), prepare=first, compiled=True),
+        "SDPA, band mask": instead.with_band(instead.sdpa, window),
+        "full T x T mask": instead.with_band(instead.full_mask, window),
+        FULL: instead.with_band(instead.full_mask, window, compiled=True),
         FLEX: _flex(window, setting),
     }
     # All scores take this much; with their gradient, three times as much. The mask is made from integers.
