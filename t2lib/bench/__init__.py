@@ -3,7 +3,8 @@
 One run times all cases in turns, so that a ratio of two of them means something. The table gives medians with
 quartiles, forward and with backward; GB/s of the bytes that have to move, and what share that is of a copy in
 the same run; the peak of memory; how times grow with each size; and the ratios that the library has to keep.
-Peers that are not installed are named below it.
+What was not timed stands below with the reason; a ratio that could not be formed is "not measured". The exit
+status is 1 if a rung failed that runs on this machine.
 
     python -m t2lib.bench depth_mix --tokens 4096 --states 12
     python -m t2lib.bench streams                              every residual stream in one decoder
