@@ -115,7 +115,7 @@ def _cells(result: Result, name: str, which: str, floor: tuple[float, str]) -> t
 
 
 def _spread(time: float, spread: str) -> str:
-    return f"{digits(time)} ({spread.replace(' - ', '–')})" if spread else digits(time)
+    return f"{digits(time)} ({spread.replace(' - ', DASH)})" if spread else digits(time)
 
 
 def _growth(result: Result) -> Iterator[str]:
