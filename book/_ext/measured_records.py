@@ -74,8 +74,9 @@ def bars(device: str, folder: Path = RESULTS) -> Iterator[str]:
                 names = entry.get("slower", bar.slower), entry.get("faster", bar.faster)
                 ratios = [entry.get("ratio"), second.get("ratio")][: 1 + cpu]
                 yield _row(operator, bar_label(*names, bar.of) + where, ratios, bar)
-            for rung, growth in result["growth_in_T"].items():
-                ratios = [growth, again.get("growth_in_T", {}).get(rung)][: 1 + cpu]
+            grown = [one.get("growth_in_T", {}) for one in (result, again)]
+            for rung in {**grown[0], **grown[1]}:
+                ratios = [growth.get(rung) for growth in grown][: 1 + cpu]
                 judged = -1 if ratios[-1] is not None else 0
                 label = f"{rung}, twice the tokens{where}"
                 yield _row(operator, label, ratios, Bar(rung, rung, *BAND), judged)
