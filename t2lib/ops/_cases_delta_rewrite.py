@@ -103,4 +103,9 @@ def builds(arch: int) -> list[Case]:
                 kernel, d, d_v, dtype, aligned=aligned, turned=turned, compress=compress
             ) | {"ROWS": config.rows, "HELD": config.held}  # fmt: skip
             found.append(Case(kernel, what, arch, given, aligned, config.warps))
+    if arch == 90:
+        # For the gradients of targets and gates alone, there is no second pass.
+        alone = next(case for case in found if case.kernel is kernels.backward)
+        given = alone.arguments | dict.fromkeys(("X", "reading", "correction", "dX", "dk"))
+        found.append(alone._replace(what=f"{alone.what}, v and beta alone", arguments=given))
     return found

@@ -36,11 +36,12 @@ def example(
         tokens, count = normal(*shape).numel() // width, outputs or 1
         summed, wide = weights != "none", weights == "channel"
         config = kernels.pick_config((0, 0), width, count, summed=summed)
-        most = kernels.states_at_once(count, wide=wide)
-        most_back = kernels.states_at_once(count, wide=wide, backward=True, summed=summed)
+        at_once = min(count, kernels.MOST_OUTPUTS)
+        most = kernels.states_at_once(at_once, wide=wide)
+        most_back = kernels.states_at_once(at_once, wide=wide, backward=True, summed=summed)
         call: dict[str, Any] = {
             "itemsize": itemsize, "tokens": tokens, "outputs": count,
-            "weights": weights, "token_weights": token_weights,
+            "weights": weights, "token_weights": token_weights, "most_outputs": kernels.MOST_OUTPUTS,
         }  # fmt: skip
         return (
             cost.kernel_bytes(states, width, launches=-(-states // most), **call),
@@ -59,27 +60,32 @@ def examples() -> list[Example]:
         example("a weight a state", (3, 150), 4, weights="state"),
         example("a weight a channel and a token", (2, 9, 24), 3, weights="channel", token_weights=True),
         example("a weight a token, four outputs", (3, 24), 3, outputs=4, token_weights=True),
+        example("a weight a state, nine outputs", (2, 40), 2, outputs=9, weights="state"),
     ]
 
 
 def builds(arch: int) -> list[Case]:
     """Both kernels with as many states as a launch takes, so that nothing larger is ever built."""
-    half = torch.float16 if arch < 80 else torch.bfloat16
-    forms = [("state", 1, half, True)]
-    # These take the compiler longest: each on some of the chips.
+    half, several = torch.float16 if arch < 80 else torch.bfloat16, "channel and token"
+    forms = [("state", 1, half, True, 7168)]
+    # These take the compiler longest, and most registers: each on some of the chips.
     if arch in (75, 100):
-        forms.append(("channel and token", 1, torch.float32 if arch == 75 else torch.float16, False))
+        forms.append((several, 1, torch.float32 if arch == 75 else torch.float16, False, 7168))
     if arch in (90, 100):
-        forms.append(("channel and token", 4, torch.float16, True))
+        forms.append((several, 4, torch.float16, True, 7168))
+    if arch in (75, 90):
+        forms.append(("token", 4, torch.float16, True, 2048))
+    if arch in (80, 100):
+        forms.append((several, kernels.MOST_OUTPUTS, torch.float16, True, 300))
     found = [_case(arch, *form, backward=backward) for form in forms for backward in (False, True)]
-    # Where a whole token is one block, the assembler aims at half the registers and may spill to get there.
-    found += [_case(90, "channel and token", 1, torch.float16, False, True, width=256)] if arch == 90 else []
+    # Where a whole token is one block, the assembler aims at fewer registers and may spill to get there.
+    found += [_case(90, several, 1, torch.float16, False, 256, backward=True)] if arch == 90 else []
+    found += [_case(100, several, 1, torch.float16, True, 64, backward=True)] if arch == 100 else []
     return found
 
 
 def _case(
-    arch: int, weights: str, outputs: int, dtype: torch.dtype, aligned: bool, backward: bool,
-    width: int = 7168,
+    arch: int, weights: str, outputs: int, dtype: torch.dtype, aligned: bool, width: int, *, backward: bool
 ) -> Case:  # fmt: skip
     # Three channels more than the width: then no row starts where a vector could be loaded.
     extra, tokens = 0 if aligned else 3, 300
@@ -95,8 +101,10 @@ def _case(
     grad = empty(outputs, tokens, width + extra)[..., :width] if backward else None
     call = kernels._prepare(states, fixed, own, grad, outputs, summed, divmod(arch, 10))
     parts = empty(1, dtype=torch.float32)
+    # A launch behind others goes on from their sums.
+    sums = None if outputs < kernels.MOST_OUTPUTS else (parts,) * count if backward else parts
     arguments = call.arguments | {
-        "sums": None, "states": tuple(states), "first": 0, "STATES": count,
+        "sums": sums, "states": tuple(states), "first": 0, "STATES": count,
         "z": empty(outputs, tokens, width),
         "d_states": tuple(states), "d_weights": parts if summed else None,
         "d_token_weights": None if own is None else parts,

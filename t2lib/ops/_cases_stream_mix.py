@@ -111,6 +111,12 @@ def builds(arch: int) -> list[Case]:
             given, config = kernels._configured(kernel, plain, divmod(arch, 10))
             what = f"n={n}, {str(dtype).removeprefix('torch.')}{', few tokens' if tokens < many else ''}"
             found.append(Case(kernel, what, arch, given, aligned, config.warps))
+    if arch == 90:
+        # For the gradient of the branch alone, nearly all of it falls away.
+        alone = next(case for case in found if case.kernel is kernels.backward)
+        dropped = dict.fromkeys(("streams", "mix", "branch", "dstreams", "dmix", "dwrite", "dread"))
+        given = alone.arguments | dropped
+        found.append(alone._replace(what=f"{alone.what}, branch alone", arguments=given))
     # Matrices that do not fill their block, and eps > 0, take more registers than others.
     matrices = [(4, 0.0)]
     matrices += [(8, 0.0), (5, 1e-3)] if arch == 75 else []

@@ -5,9 +5,13 @@ One multiply-add is 2 FLOPs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from t2lib.ops._contract import check_integer
 
 __all__ = ["backward_bytes", "forward_bytes", "forward_flops", "kept_numbers", "kernel_bytes"]
+
+NEEDS = ("X", "k", "v", "beta", "compress")
 
 
 def forward_flops(d: int, d_v: int, *, tokens: int = 1, erase: bool = True) -> int:
@@ -55,32 +59,50 @@ def kernel_bytes(
     parts: bool = False,
     compress: bool = False,
     chunk: int = 64,
+    needs: Collection[str] = NEEDS,
 ) -> tuple[int, int]:
     """Bytes that the kernel of the rung "kernels" touches forward, and those backward.
 
-    Forward it is `forward_bytes`, and float32 for the reading, if there is one, and the correction. Backward,
-    elements a token: the gradients of the new state in and of the state out, and the state, 3 d d_v; the
-    direction and its gradient, 2 d; target and gate and their gradients, 2 d_v + 2; and float32 for reading,
-    correction and, with `parts`, what arrives at them. Without an erase and without parts the gradient of the
-    state is the one that arrives, so 2 d d_v less are moved.
+    Forward it is `forward_bytes`, and float32 for the reading, if there is one, and the correction.
+    `compress` adds what is read of the new state, d a token, and its weights.
 
-    `compress` adds what is read of the new state, d a token, and its weights. Backward, a third kernel passes
-    over state, direction, correction, that gradient and the length again, and leaves a float32 state a chunk
-    of tokens.
+    Backward, elements a token, for the gradients in `needs`, out of NEEDS, with nothing of a part that only
+    another would ask for:
+
+    all       the direction, d; and for all but the compressor the gradient of the new state, d d_v, with
+              `compress` that of what was read, d, and the weights, and with `parts` float32 for what arrives
+              at reading and correction
+    X         the gate, and the gradient of the state out, d d_v; without an erase, parts and compressor it
+              is the one that arrives, and nothing is moved
+    k         the state, d d_v (not without an erase and parts), reading and correction in float32, the gate;
+              d out
+    v, beta   for v the gate, for beta target and reading; d_v and 1 out
+    compress  a third kernel passes over state, direction, correction, the gradient of what was read and the
+              length, which the other one writes, and leaves a float32 state a chunk of tokens, for PyTorch
+              to add up behind it: that is not counted
+
+    A state too large for registers (kernels.HELD_NUMBERS) is asked for twice in a launch, and counted once.
     """
     d, d_v, tokens = _sizes(d, d_v, tokens)
     itemsize = check_integer("itemsize", itemsize, 1)
-    reads = erase or parts
-    wide = 4 * d_v * (1 + reads)
-    forward = forward_bytes(d, d_v, itemsize=itemsize, tokens=tokens) + tokens * wide
-    states = 3 if reads else 2 if compress else 1
-    numbers = (states * d_v + 2) * d + 2 * d_v + 2
-    backward = tokens * (numbers * itemsize + wide + 8 * d_v * parts)
-    if compress and tokens:
-        weights = d * d_v * itemsize
-        forward += tokens * d * itemsize + weights
+    reads, wanted = erase or parts, set(needs)
+    forward = forward_bytes(d, d_v, itemsize=itemsize, tokens=tokens) + tokens * 4 * d_v * (1 + reads)
+    weights = d * d_v * itemsize if compress and tokens else 0
+    forward += tokens * d * itemsize * compress + weights
+    wanted -= set() if compress else {"compress"}
+    wanted -= set() if reads or compress else {"X"}
+    closed, state = bool(wanted - {"compress"}), bool(wanted & {"X", "k"})
+    small = bool(wanted & {"v", "beta"})
+    numbers = d * bool(wanted) + (d_v * d + d * compress) * closed
+    numbers += ("v" in wanted or (erase and state)) + d_v * ("beta" in wanted)
+    numbers += d_v * d * (("k" in wanted and reads) + ("X" in wanted))
+    numbers += d * ("k" in wanted) + d_v * ("v" in wanted) + ("beta" in wanted)
+    wide = d_v * (("k" in wanted) + (("k" in wanted and reads) or ("beta" in wanted and erase)))
+    wide += d_v * parts * (state + (small or (erase and state)))
+    backward = tokens * (numbers * itemsize + 4 * wide) + weights * closed
+    if "compress" in wanted:
         again = (d_v + 2) * d * itemsize + 4 * d_v + 4
-        backward += tokens * (d * itemsize + 4 + again) + weights + -(-tokens // chunk) * 4 * d * d_v
+        backward += tokens * (4 + again) + -(-tokens // chunk) * 4 * d * d_v
     return forward, backward
 
 

@@ -235,13 +235,14 @@ def _send_back(
     """The second pass over one block: ∂X = G + k̂ qᵀ, and ∂k from ∂k̂ = G ρ + X q, whose part along k̂ goes."""
     g = g.to(tl.float32)
     unit = direction.to(tl.float32) / length
-    products = g * written[None, :]
-    if X is not None:
-        products += _block(X, X_steps, row, D, D_V, CHANNELS).to(tl.float32) * asked[None, :]
-    d_unit = tl.sum(products, 1)
-    if NORMED:
-        d_unit = (d_unit - unit * along) / length
-    tl.store(dk + row, d_unit.to(dk.dtype.element_ty), mask=row < D)
+    if dk is not None:
+        products = g * written[None, :]
+        if X is not None:
+            products += _block(X, X_steps, row, D, D_V, CHANNELS).to(tl.float32) * asked[None, :]
+        d_unit = tl.sum(products, 1)
+        if NORMED:
+            d_unit = (d_unit - unit * along) / length
+        tl.store(dk + row, d_unit.to(dk.dtype.element_ty), mask=row < D)
     if dX is not None:
         _store_block(dX, dX_steps, row, g + unit[:, None] * asked[None, :], D, D_V)
 
@@ -259,14 +260,12 @@ def backward(
 ):  # fmt: skip
     """All gradients but that of the compressor, by the closed form at the head of `eager`.
 
-    Without an erase, and with nothing that arrives at the reading, X and dX are None: the gradient of the
-    state is then the one that arrives.
+    A gradient that is None is not wanted, and an input that no other asks for is None too. Without an erase,
+    and with nothing that arrives at the reading, X and dX are None: the gradient of the state is then the one
+    that arrives.
     """
     token = tl.program_id(0).to(tl.int64)
     k += offset(token, sizes, k_strides, LEVELS, 1)
-    gate = tl.load(beta + offset(token, sizes, beta_strides, LEVELS)).to(tl.float32)
-    target = _small(v + offset(token, sizes, v_strides, LEVELS, 1), v_strides[0], D_V, CHANNELS)
-    written = _small(correction + token * D_V, 1, D_V, CHANNELS)
     if d_after is not None:
         d_after += offset(token, sizes, d_after_strides, LEVELS, 2)
     if d_read is not None:
@@ -278,6 +277,11 @@ def backward(
     found, length, blocks, directions = _summed(
         d_after, compress, view, k, k_strides[0], floor, D, D_V, CHANNELS, ROWS, HELD, NORMED, True
     )
+    if lengths is not None:
+        tl.store(lengths + token, length)
+    written = tl.zeros([CHANNELS], tl.float32)
+    if correction is not None:
+        written += _small(correction + token * D_V, 1, D_V, CHANNELS)
     along = tl.sum(found * written, 0)
     if d_correction is not None:
         where = d_correction + offset(token, sizes, d_correction_strides, LEVELS, 1)
@@ -286,21 +290,29 @@ def backward(
     if d_reading is not None:
         where = d_reading + offset(token, sizes, d_reading_strides, LEVELS, 1)
         asked += _small(where, d_reading_strides[0], D_V, CHANNELS)
+    if beta is not None:
+        gated = tl.load(beta + offset(token, sizes, beta_strides, LEVELS)).to(tl.float32) * found
+        if ERASE:
+            asked -= gated
+        if dv is not None:
+            _store_small(dv + token * D_V, gated, D_V)
+    there = tl.zeros([CHANNELS], tl.float32)
     if reading is not None:
-        there = _small(reading + token * D_V, 1, D_V, CHANNELS)
+        there += _small(reading + token * D_V, 1, D_V, CHANNELS)
+        along += tl.sum(there * asked, 0)
+    if dbeta is not None:
+        target = _small(v + offset(token, sizes, v_strides, LEVELS, 1), v_strides[0], D_V, CHANNELS)
         if ERASE:
             target -= there
-            asked -= gate * found
-        along += tl.sum(there * asked, 0)
-    _store_small(dv + token * D_V, gate * found, D_V)
-    tl.store(dbeta + token, tl.sum(found * target, 0).to(dbeta.dtype.element_ty))
-    if lengths is not None:
-        tl.store(lengths + token, length)
+        tl.store(dbeta + token, tl.sum(found * target, 0).to(dbeta.dtype.element_ty))
     if X is not None:
         X += offset(token, sizes, X_strides, LEVELS, 2)
     if dX is not None:
         dX += token * (D * D_V)
-    dk += token * D
+    if dk is not None:
+        dk += token * D
+    if (dX is None) and (dk is None):
+        return
     if HELD:
         for part in tl.static_range((D + ROWS - 1) // ROWS):
             row = part * ROWS + tl.arange(0, ROWS)
@@ -430,14 +442,17 @@ def _results(
 
 
 def _gradients(
-    X: Tensor | None, k: Tensor, v: Tensor, beta: Tensor, compress: Tensor | None, answers: bool
+    X: Tensor | None, k: Tensor, v: Tensor, beta: Tensor, compress: Tensor | None, needs: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    need_X, need_k, need_v, need_beta, need_compress = needs
     return (
-        _like_state(k, v.shape[-1], X) if answers else _room(k, None),
-        _room(k, tuple(k.shape)),
-        _room(k, tuple(v.shape), v.dtype),
-        _room(k, tuple(beta.shape), beta.dtype),
-        _room(k, None) if compress is None else _room(k, tuple(compress.shape), compress.dtype),
+        _like_state(k, v.shape[-1], X) if need_X else _room(k, None),
+        _room(k, tuple(k.shape) if need_k else None),
+        _room(k, tuple(v.shape) if need_v else None, v.dtype),
+        _room(k, tuple(beta.shape) if need_beta else None, beta.dtype),
+        _room(k, None)
+        if compress is None or not need_compress
+        else _room(k, tuple(compress.shape), compress.dtype),
     )
 
 
@@ -464,32 +479,37 @@ def _backward(
     X: Tensor | None, k: Tensor, v: Tensor, beta: Tensor, compress: Tensor | None,
     reading: Tensor | None, correction: Tensor,
     d_after: Tensor | None, d_reading: Tensor | None, d_correction: Tensor | None, d_read: Tensor | None,
-    floor: float | None, erase: bool,
+    floor: float | None, erase: bool, needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of X, k, v, beta and the compressor; empty that of X where it is the one that arrives."""
+    """The gradients of X, k, v, beta and the compressor, each empty if it is not needed."""
+    need_X, need_k, need_v, need_beta, need_compress = needs
     rule, d_v = Rule(floor, erase, False), v.shape[-1]
-    asked = erase or d_reading is not None
-    found = _gradients(X, k, v, beta, compress, asked or d_read is not None)
+    found = _gradients(X, k, v, beta, compress, needs)
     tensors = {
         "X": X, "k": k, "v": v, "beta": beta,
         "d_after": d_after, "d_reading": d_reading, "d_correction": d_correction, "d_read": d_read,
     }  # fmt: skip
     # Without a gradient of what it read, the compressor has nothing to do.
     arguments, config = _arguments(tensors, None if d_read is None else compress, rule, d_v)
-    lengths = None if d_read is None else _room(k, (arguments["tokens"],), torch.float32)
-    names = ("dX", "dk", "dv", "dbeta")
-    arguments |= dict(zip(names, found[:4], strict=True)) | {
-        "X": X if asked else None, "dX": found[0] if found[0].numel() else None, "lengths": lengths,
-        "RESULT_DENSE": _dense(found[0] if found[0].ndim > 1 else None),
-        "reading": reading, "correction": correction,
-    }  # fmt: skip
-    _launch(backward, arguments, config)
-    if compress is None:
+    if any(needs):
+        state, asked, small = need_X or need_k, erase or d_reading is not None, need_v or need_beta
+        wanted = {
+            "X": need_k and asked, "v": need_beta, "beta": need_v or (erase and state),
+            "reading": (need_k and asked) or (erase and need_beta), "correction": need_k,
+            "d_after": state or small, "d_read": state or small, "compress": state or small,
+            "d_correction": small or (erase and state), "d_reading": state,
+            "dX": need_X, "dk": need_k, "dv": need_v, "dbeta": need_beta, "lengths": need_compress,
+        }  # fmt: skip
+        lengths = _room(k, (arguments["tokens"],) if need_compress else None, torch.float32)
+        given = arguments | dict(zip(("dX", "dk", "dv", "dbeta"), found[:4], strict=True))
+        given |= {"reading": reading, "correction": correction, "lengths": lengths}
+        given |= {name: None for name, want in wanted.items() if not want}
+        _launch(backward, given | {"RESULT_DENSE": _dense(found[0] if need_X else None)}, config)
+    if compress is None or not need_compress:
         return found
-    if d_read is None:
-        return *found[:4], found[4].zero_()
     parts = _room(k, (-(-arguments["tokens"] // CHUNK), *compress.shape), torch.float32)
-    _launch(backward_compress, arguments | {"X": X, "parts": parts}, config)
+    given = arguments | {"correction": correction, "lengths": lengths, "parts": parts}
+    _launch(backward_compress, given, config)
     return *found[:4], parts.sum(0).to(compress.dtype)
 
 
@@ -506,9 +526,9 @@ def _(
     X: Tensor | None, k: Tensor, v: Tensor, beta: Tensor, compress: Tensor | None,
     reading: Tensor | None, correction: Tensor,
     d_after: Tensor | None, d_reading: Tensor | None, d_correction: Tensor | None, d_read: Tensor | None,
-    floor: float | None, erase: bool,
+    floor: float | None, erase: bool, needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    return _gradients(X, k, v, beta, compress, erase or d_reading is not None or d_read is not None)
+    return _gradients(X, k, v, beta, compress, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -528,13 +548,18 @@ def _differentiate(
     X, k, v, beta, compress, reading, correction = ctx.saved_tensors
     # A result that was not asked for is empty, and so is its gradient.
     d_reading, d_read = d_reading if ctx.parts else None, None if compress is None else d_read
+    # What nobody reads of a state arrives at the one before as it is.
+    answered = ctx.erase or d_reading is not None or d_read is not None
+    need_X, *needs, need_compress = ctx.needs_input_grad[:5]
+    needs = [need_X and answered, *needs, need_compress and d_read is not None]
     found = _backward(
         X, k, v, beta, compress, reading, correction, d_after, d_reading, d_correction, d_read,
-        ctx.floor, ctx.erase,
+        ctx.floor, ctx.erase, needs,
     )  # fmt: skip
-    answered = ctx.erase or d_reading is not None or d_read is not None
-    dX = found[0] if answered else d_after
-    return dX, *found[1:4], None if compress is None else found[4], None, None, None
+    gradients = [x if need else None for x, need in zip(found, needs, strict=True)]
+    if need_X and not answered:
+        gradients[0] = d_after
+    return *gradients, None, None, None
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
@@ -552,11 +577,12 @@ def _backward_on_tape(
     X: Tensor | None, k: Tensor, v: Tensor, beta: Tensor, reading: Tensor | None, correction: Tensor,
     rule: Rule,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    answered = rule.erase or d_reading is not None
     dX, dk, dv, dbeta, _ = _backward(
         X, k, v, beta, None, reading, correction, d_after, d_reading, d_correction, None,
-        rule.floor, rule.erase,
+        rule.floor, rule.erase, [answered, True, True, True, False],
     )  # fmt: skip
-    return dX if rule.erase or d_reading is not None else d_after, dk, dv, dbeta
+    return dX if answered else d_after, dk, dv, dbeta
 
 
 def refuses(X: Tensor) -> str | None:

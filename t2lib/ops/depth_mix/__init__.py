@@ -26,7 +26,7 @@ def depth_mix(
     Nothing is normalised: pass a softmax for convex weights.
 
     With `outputs=C` there are C such sums z_0 ... z_{C-1} with weights of their own over the same states, and
-    each state is read from memory once for all of them.
+    each state is read from memory once for all of them (on the rung "kernels", for each eight of them).
 
     Shapes
         states         a list or tuple of N arrays (..., d), all of one shape
@@ -47,7 +47,8 @@ def depth_mix(
             cannot run.
     Cost    2·N·d FLOPs a token and output (3·N·d with per-channel and per-token weights together); each
             state is read once, so (N + C)·d elements a token move. Backward keeps the states themselves and
-            no copy, and moves (2·N + C)·d; "kernels" adds sums of its own (`cost.kernel_bytes`). "eager"
+            no copy, and moves (2·N + C)·d. "kernels" adds sums of its own, reads the states again for each
+            further eight outputs, and takes several launches for many states: `cost.kernel_bytes`. "eager"
             and "kernels" are differentiable once.
     Source  arXiv 2311.02265 (softmax weights), 2402.02622 (static), 2502.06785 (per channel and token),
             2502.12170 (per token, four outputs).

@@ -9,6 +9,9 @@ and adds it to the sums of all outputs. Backward it holds the gradients of all o
 visits a state it writes the gradient of that state and the part that this block has in the gradient of its
 weights. Weights that all tokens share get one part from each run of tokens, in a place of its own, and
 PyTorch adds the parts up: no atomics, the same bits in every run.
+
+A launch has registers for MOST_OUTPUTS. More take further launches, each of which reads the states again,
+fills its own slice of the result, and going backward adds to what the states have got so far.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from t2lib.ops import _triton
 from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, offset
 
-# Outputs a launch computes; more are computed in several launches.
+# Outputs a launch computes.
 MOST_OUTPUTS = 8
 
 
@@ -41,15 +44,18 @@ def pick_config(capability: tuple[int, int], width: int, outputs: int, *, summed
     """The block of a program.
 
     `summed` is for the backward pass of weights that all tokens share: a program holds a sum for each, so its
-    block is narrow, and walks through many tokens, so the sums it writes are few. Each entry compiles (Triton
-    3.7) without a spill from compute capability 7.5 on (tests/kernels/build); none is tuned for speed; those
-    that were are in the table of `_configs`. Capability (0, 0) is the interpreter.
+    block is narrow, and walks through many tokens, so the sums it writes are few. For many outputs, and where
+    the width gives no vectors to load, a lane has one channel: the assembler loads the weights of all states
+    ahead, number by number, and would spill. Each entry compiles (Triton 3.7) without a spill from compute
+    capability 7.5 on (tests/kernels/build); none is tuned for speed; those that were are in the table of
+    `_configs`. Capability (0, 0) is the interpreter.
     """
-    most, rows = (256, 64) if summed else (1024, 1)
+    vectors = outputs <= 4 and width % 16 == 0
+    most, rows = (256, 64) if summed else (1024 if vectors else 256, 1)
     if capability == (0, 0):
         most, rows = (128, 16) if summed else (128, 1)
     columns = min(most, max(16, triton.next_power_of_2(width)))
-    numbers = 2 if summed else 8 if outputs <= 4 else 4
+    numbers = 2 if summed else 8 if vectors else 1
     return Config(columns, rows, min(8, max(1, columns // (32 * numbers))))
 
 
@@ -58,11 +64,11 @@ def states_at_once(outputs: int, *, wide: bool, backward: bool = False, summed: 
 
     Forward, another launch reads the sums so far; loads of weights a channel (`wide`) slow the compiler most.
     Backward, it reads the gradients of the outputs once more; registers are the limit, for the sums of
-    weights that all tokens share (`summed`) above all.
+    weights that all tokens share (`summed`) above all, and sums over channels slow the compiler.
     """
     if backward:
-        return min(24, max(1, (16 if summed and wide else 24 if summed else 48) // outputs))
-    return min(48, (64 if wide else 160) // (outputs + 1))
+        return min(24, max(1, (8 if summed and wide else 16 if summed else 32) // outputs))
+    return min(48, (40 if wide else 160) // (outputs + 1))
 
 
 @triton.jit
@@ -137,15 +143,16 @@ def forward(
 
 @triton.jit(do_not_specialize=["tokens", "first", "states_in_all", "rows"])
 def backward(
-    states, weights, token_weights, grad, d_states, d_weights, d_token_weights,
+    states, weights, token_weights, grad, sums, d_states, d_weights, d_token_weights,
     state_strides, weight_strides, token_strides, grad_strides, sizes, tokens, first, states_in_all, rows,
     STATES: tl.constexpr, OUTPUTS: tl.constexpr, SAME: tl.constexpr, LEVELS: tl.constexpr,
     WIDTH: tl.constexpr, WIDE: tl.constexpr, DENSE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `states`, those from number `first` on, and of their weights; None if not wanted.
 
-    d_weights is [runs of tokens, outputs, states, channels], or [programs, outputs, states] if the weights
-    have no channels; d_token_weights is [blocks of channels, tokens, outputs, states].
+    `sums`, if there are any, are what other outputs have sent to these states. d_weights is
+    [runs of tokens, outputs, states, channels], or [programs, outputs, states] if the weights have no
+    channels; d_token_weights is [blocks of channels, tokens, outputs, states].
     """
     blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     run, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -169,12 +176,15 @@ def backward(
         added = ()
         for j in tl.static_range(STATES):
             if d_states is not None:
-                d_state = tl.zeros([COLUMNS], tl.float32)
+                place = tl.cast(row, tl.int64) * WIDTH + column
+                if sums is None:
+                    d_state = tl.zeros([COLUMNS], tl.float32)
+                else:
+                    d_state = tl.load(sums[j] + place, mask=inside, other=0.0)
                 for way in tl.static_range(OUTPUTS):
                     weight = _weight(shared, own, way, first + j, column, WIDTH, WIDE, DENSE)
                     d_state += weight * above[way]
-                at = d_states[j] + tl.cast(row, tl.int64) * WIDTH + column
-                tl.store(at, d_state.to(d_states[j].dtype.element_ty), mask=inside)
+                tl.store(d_states[j] + place, d_state.to(d_states[j].dtype.element_ty), mask=inside)
             if d_weights is not None or d_token_weights is not None:
                 strides = state_strides[0 if SAME else j]
                 at = states[j] + offset(row, sizes, strides, LEVELS, 1) + _along(column, strides[0], DENSE)
@@ -269,21 +279,45 @@ def _empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tenso
     return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
+def _some_outputs(outputs: int) -> list[slice]:
+    """The outputs of each launch, where there are more than one takes."""
+    return [slice(first, min(first + MOST_OUTPUTS, outputs)) for first in range(0, outputs, MOST_OUTPUTS)]
+
+
 @torch.library.custom_op("t2lib::depth_mix", mutates_args=(), device_types=DEVICES)
 def _forward(
     states: list[Tensor], weights: Tensor | None, token_weights: Tensor | None, outputs: int
 ) -> Tensor:
     like = states[0]
     z = _empty(like, outputs, *like.shape)
-    call = _prepare(states, weights, token_weights, None, outputs, False, _triton.capability(like))
+    for some in _some_outputs(outputs) if like.numel() else ():
+        fixed = None if weights is None else weights[some]
+        own = None if token_weights is None else token_weights[..., some, :]
+        _sum_up(states, fixed, own, z[some])
+    return z
+
+
+def _sum_up(states: list[Tensor], weights: Tensor | None, token_weights: Tensor | None, z: Tensor) -> None:
+    """Fill z with the sums, in as few launches as the states take."""
+    outputs = z.shape[0]
+    call = _prepare(states, weights, token_weights, None, outputs, False, _triton.capability(z))
     most = states_at_once(outputs, wide=call.arguments["WIDE"])
     sums = None if len(states) <= most else _empty(z, *z.shape, dtype=torch.float32)
-    for first in range(0, len(states), most) if like.numel() else ():
+    for first in range(0, len(states), most):
         given = {"states": tuple(states[first : first + most]), "first": first}
         given["sums"] = sums if first else None
         given["z"] = z if first + most >= len(states) else sums
         _launch(forward, call, call.tokens * call.blocks, given)
-    return z
+
+
+class _Part(NamedTuple):
+    """Some of the outputs on the way back: their launch, its runs of tokens, sums for their weights."""
+
+    some: slice
+    call: _Call
+    runs: int
+    weights: Tensor | None
+    token_weights: Tensor | None
 
 
 @torch.library.custom_op("t2lib::depth_mix_backward", mutates_args=(), device_types=DEVICES)
@@ -293,30 +327,60 @@ def _backward(
 ) -> list[Tensor]:  # fmt: skip
     """The gradients that are needed, in the order of the arguments."""
     like, outputs, n = states[0], grad.shape[0], len(states)
-    summed = weights is not None and need_weights
-    call = _prepare(states, weights, token_weights, grad, outputs, summed, _triton.capability(like))
-    wide, runs = call.arguments["WIDE"], triton.cdiv(call.tokens, call.config.rows)
     d_states = [_empty(like, *like.shape) for _ in states] if need_states else []
-    parts, own_parts = None, None
-    if summed:
-        last = (like.shape[-1],) if wide else ()
-        count = runs if wide else runs * call.blocks
-        parts = _empty(like, count, outputs, n, *last, dtype=torch.float32)
-    if token_weights is not None and need_token_weights:
-        own_parts = _empty(like, call.blocks, call.tokens, outputs, n, dtype=torch.float32)
-    most = states_at_once(outputs, wide=wide, backward=True, summed=summed)
+    parts = [
+        _part(some, grad, states, weights, token_weights, need_weights, need_token_weights)
+        for some in _some_outputs(outputs)
+    ]
+    summed, wide = parts[0].weights is not None, parts[0].call.arguments["WIDE"]
+    most = states_at_once(min(outputs, MOST_OUTPUTS), wide=wide, backward=True, summed=summed)
+    # What the launches of other outputs leave for the last one to store.
+    apart = need_states and len(parts) > 1
+    sums = [_empty(like, *like.shape, dtype=torch.float32) for _ in states[:most]] if apart else []
     for first in range(0, n, most) if like.numel() else ():
-        some = slice(first, first + most)
-        given = {"states": tuple(states[some]), "first": first}
-        given |= {"d_weights": parts, "d_token_weights": own_parts}
-        given["d_states"] = tuple(d_states[some]) if need_states else None
-        _launch(backward, call, runs * call.blocks, given)
+        some = states[first : first + most]
+        for part in parts:
+            given: dict[str, Any] = {"states": tuple(some), "first": first}
+            given |= {"d_weights": part.weights, "d_token_weights": part.token_weights}
+            given |= {"sums": None, "d_states": None}
+            if need_states:
+                so_far = tuple(sums[: len(some)])
+                given["sums"] = None if part is parts[0] else so_far
+                given["d_states"] = tuple(d_states[first : first + most]) if part is parts[-1] else so_far
+            _launch(backward, part.call, part.runs * part.call.blocks, given)
     results = d_states
-    if weights is not None and parts is not None:
-        results.append(parts.sum(0).view(weights.shape).to(weights.dtype))
-    if token_weights is not None and own_parts is not None:
-        results.append(own_parts.sum(0).view(token_weights.shape).to(token_weights.dtype))
+    if weights is not None and need_weights:
+        results.append(_empty(weights, *weights.shape))
+        for part in parts:
+            assert part.weights is not None
+            to = results[-1][part.some]
+            to.copy_(part.weights.sum(0).view(to.shape))
+    if token_weights is not None and need_token_weights:
+        results.append(_empty(token_weights, *token_weights.shape))
+        for part in parts:
+            assert part.token_weights is not None
+            to = results[-1][..., part.some, :]
+            to.copy_(part.token_weights.sum(0).view(to.shape))
     return results
+
+
+def _part(
+    some: slice, grad: Tensor, states: list[Tensor], weights: Tensor | None, token_weights: Tensor | None,
+    need_weights: bool, need_token_weights: bool,
+) -> _Part:  # fmt: skip
+    like, n, outputs = states[0], len(states), some.stop - some.start
+    fixed = None if weights is None else weights[some]
+    own = None if token_weights is None else token_weights[..., some, :]
+    summed = fixed is not None and need_weights
+    call = _prepare(states, fixed, own, grad[some], outputs, summed, _triton.capability(like))
+    runs, shared, mine = triton.cdiv(call.tokens, call.config.rows), None, None
+    if summed:
+        last = (like.shape[-1],) if call.arguments["WIDE"] else ()
+        count = runs if last else runs * call.blocks
+        shared = _empty(like, count, outputs, n, *last, dtype=torch.float32)
+    if own is not None and need_token_weights:
+        mine = _empty(like, call.blocks, call.tokens, outputs, n, dtype=torch.float32)
+    return _Part(some, call, runs, shared, mine)
 
 
 @_forward.register_fake
@@ -365,10 +429,5 @@ def depth_mix(
     backward pass has no derivative of its own. Bytes moved: `cost.kernel_bytes`.
     """
     _triton.check("depth_mix", refuses(states[0]))
-    sums = []
-    for first in range(0, outputs, MOST_OUTPUTS):
-        some = slice(first, first + MOST_OUTPUTS)
-        fixed = None if weights is None else weights[some]
-        own = None if token_weights is None else token_weights[..., some, :]
-        sums.append(_forward(list(states), fixed, own, min(MOST_OUTPUTS, outputs - first)))
-    return sums[0] if len(sums) == 1 else torch.cat(sums)
+    z: Tensor = _forward(list(states), weights, token_weights, outputs)
+    return z

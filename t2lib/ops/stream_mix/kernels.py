@@ -10,8 +10,9 @@ streams is n multiply-adds in registers. On a GPU a program is a warp: the sums 
 gradients of the coefficients need wait for no other.
 
 Sinkhorn holds a block of matrices in registers; a step divides by sums over one of their axes. Its backward
-pass takes the forward steps again, leaves the n numbers that each divided by in a scratch, and walks back
-through them: the exact gradient of the iteration as it ran, with 2 · iterations · n numbers a matrix.
+pass takes the forward steps again, leaves the n numbers that each divided by in a scratch in memory, and
+walks back through them: the exact gradient of the iteration as it ran, with 2 · iterations · n float32 a
+matrix written and read.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ MOST_STREAMS = 8
 FEW = 1024
 # The last axes of every tensor that are its own; those before them are the leading axes of the streams.
 OWN = {"streams": 2, "mix": 2, "write": 1, "branch": 1, "read": 1, "dnew": 2, "dh": 1}
+# What the backward kernel reads, by the gradients that ask for it.
+ARRIVING = {"streams", "mix", "write", "branch"}
+ASKED_BY = {
+    "streams": {"mix", "read"}, "mix": {"streams", "read"}, "write": {"branch", "read"},
+    "branch": {"write", "read"}, "read": ARRIVING, "dnew": ARRIVING, "dh": ARRIVING | {"read"},
+}  # fmt: skip
 # Triton compiles a variant for an argument that is 1 or divisible by 16; a length must not make a variant.
 LENGTHS = ["tokens", "iterations"]
 
@@ -53,13 +60,13 @@ def pick_config(capability: tuple[int, int], kernel: str, streams: int, *, few: 
 
     The same for all chips, since no kernel here has a dot. A lane holds columns / 32 numbers of each stream,
     and in `backward` of each coefficient's sum, of which there are n² + 2 n: more than four streams leave
-    room for one number only. Sinkhorn holds 16 numbers a lane. `few` tokens do not fill a chip with warps of
+    room for one number only. Sinkhorn holds 8 numbers a lane. `few` tokens do not fill a chip with warps of
     their own, so there a token takes eight. Each entry compiles (Triton 3.7) without a spill
     (tests/kernels/build); none is tuned for speed; those that were are in the table of `_configs`. Capability
     (0, 0) is the interpreter, where long vectors cost no more than short ones.
     """
     if kernel.startswith("project"):
-        return Config(2048 // triton.next_power_of_2(streams) ** 2, 1, 4)
+        return Config(1024 // triton.next_power_of_2(streams) ** 2, 1, 4)
     if capability == (0, 0):
         return Config(1, 1024, 1)
     warps = 8 if few else 1
@@ -210,24 +217,30 @@ def backward(
 
     ∂X_i = Σ_o M_oi G_o    ∂M_oi = G_o · X_i    ∂b_o = G_o · y    ∂y = Σ_o b_o G_o    ∂a_o = ∂h · X'_o
 
-    Coefficients have their gradients a token each, also those that all tokens share.
+    A gradient that is None is not wanted, and an input that no other asks for is None too. Coefficients have
+    their gradients a token each, also those that all tokens share.
     """
     token = tl.program_id(0).to(tl.int64)
-    streams += offset(token, sizes, streams_strides, LEVELS, 2)
+    if streams is not None:
+        streams += offset(token, sizes, streams_strides, LEVELS, 2)
     if mix is not None:
         M = _matrix(mix + offset(token, sizes, mix_strides, LEVELS, 2), mix_strides, N)
-        mix_sums = _zeros(N * N, COLUMNS)
     if write is not None:
         b = _numbers(write + offset(token, sizes, write_strides, LEVELS, 1), write_strides[0], N)
+    if branch is not None:
         branch += offset(token, sizes, branch_strides, LEVELS, 1)
-        write_sums = _zeros(N, COLUMNS)
     if read is not None:
         a = _numbers(read + offset(token, sizes, read_strides, LEVELS, 1), read_strides[0], N)
-        read_sums = _zeros(N, COLUMNS)
     if dnew is not None:
         dnew += offset(token, sizes, dnew_strides, LEVELS, 2)
     if dh is not None:
         dh += offset(token, sizes, dh_strides, LEVELS, 1)
+    if dmix is not None:
+        mix_sums = _zeros(N * N, COLUMNS)
+    if dwrite is not None:
+        write_sums = _zeros(N, COLUMNS)
+    if dread is not None:
+        read_sums = _zeros(N, COLUMNS)
     for begin in range(0, WIDTH, COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
         wanted = column < WIDTH
@@ -235,31 +248,36 @@ def backward(
             G = _vectors(dnew, dnew_strides, column, wanted, N)
         else:
             G = _zeros(N, COLUMNS)
-        if write is not None:
-            y = _vector(branch, branch_strides[0], column, wanted)
-        if (mix is not None) or (dh is not None):
+        if streams is not None:
             X = _vectors(streams, streams_strides, column, wanted, N)
+        if branch is not None:
+            y = _vector(branch, branch_strides[0], column, wanted)
         if dh is not None:
             upstream = _vector(dh, dh_strides[0], column, wanted)
+        if dread is not None:
             new = X
             if mix is not None:
                 new = _mixed(M, X, N)
             if write is not None:
                 new = _plus(new, b, y, N)
             read_sums = _plus_products(read_sums, new, upstream, N)
+        if read is not None:
             G = _plus(G, a, upstream, N)
-        if write is not None:
+        if dwrite is not None:
             write_sums = _plus_products(write_sums, G, y, N)
+        if dbranch is not None:
             _store(dbranch + token * WIDTH, _weighted(b, G, N), column, wanted)
-        if mix is not None:
+        if dmix is not None:
             mix_sums = _plus_pairs(mix_sums, G, X, N)
-            G = _mixed(M, G, N, True)
-        _store_streams(dstreams + token * (N * WIDTH), G, column, wanted, N, WIDTH)
-    if mix is not None:
+        if dstreams is not None:
+            if mix is not None:
+                G = _mixed(M, G, N, True)
+            _store_streams(dstreams + token * (N * WIDTH), G, column, wanted, N, WIDTH)
+    if dmix is not None:
         _store_sums(dmix + token * (N * N), mix_sums, N * N)
-    if write is not None:
+    if dwrite is not None:
         _store_sums(dwrite + token * N, write_sums, N)
-    if read is not None:
+    if dread is not None:
         _store_sums(dread + token * N, read_sums, N)
 
 
@@ -429,7 +447,7 @@ def _arguments(tensors: dict[str, Tensor | None], iterations: int = 0, eps: floa
         # Decoding does not need the outermost size, and it would make variants for nothing.
         "sizes": (1, *(size for size, _ in levels[1:])), "LEVELS": len(levels), "tokens": tokens,
         "N": like.shape[-2], "WIDTH": like.shape[-1], "PADDED": triton.next_power_of_2(like.shape[-2]),
-        "iterations": iterations, "eps": eps, "LOGS": eps == 0,
+        "iterations": iterations, "eps": eps, "LOGS": eps == 0, "like": like,
     }  # fmt: skip
 
 
@@ -443,13 +461,13 @@ def _configured(
 
 
 def _launch(kernel: Any, arguments: dict[str, Any]) -> None:
-    streams, tokens = arguments["streams"], arguments["tokens"]
+    like, tokens = arguments["like"], arguments["tokens"]
     if not tokens:
         return
-    arguments, (rows, _, warps) = _configured(kernel, arguments, _triton.capability(streams))
+    arguments, (rows, _, warps) = _configured(kernel, arguments, _triton.capability(like))
     programs = triton.cdiv(tokens, rows)
     operator = "sinkhorn" if kernel in (project, project_backward) else "stream_mix"
-    _triton.launch(operator, kernel, programs, arguments, device=streams.device, warps=warps)
+    _triton.launch(operator, kernel, programs, arguments, device=like.device, warps=warps)
 
 
 def _empty(streams: Tensor, shape: Sequence[int] | None, dtype: torch.dtype | None = None) -> Tensor:
@@ -481,22 +499,24 @@ def _forward(
 @torch.library.custom_op("t2lib::stream_mix_backward", mutates_args=(), device_types=DEVICES)
 def _backward(
     streams: Tensor, mix: Tensor | None, write: Tensor | None, branch: Tensor | None, read: Tensor | None,
-    dnew: Tensor | None, dh: Tensor | None,
+    dnew: Tensor | None, dh: Tensor | None, needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the five inputs, each empty if there is no such input."""
+    """The gradients of the five inputs, each empty if it is not needed."""
     given = {"streams": streams, "mix": mix, "write": write, "branch": branch, "read": read}
-    gradients = {name: _empty(streams, None if x is None else x.shape) for name, x in given.items()}
-    leading, n = streams.shape[:-2], streams.shape[-2]
-    for name, own in (("mix", (n, n)), ("write", (n,)), ("read", (n,))):
-        x = given[name]
-        if x is not None:
-            # A number a token, also where all tokens share one: those are summed below.
-            shared = x.ndim < len(leading) + len(own)
-            gradients[name] = _empty(streams, (*leading, *own), torch.float32 if shared else x.dtype)
-    results = {f"d{name}": None if given[name] is None else x for name, x in gradients.items()}
-    _launch(backward, _arguments(given | {"dnew": dnew, "dh": dh}) | results)
-    for name, x in given.items():
-        if x is not None and x.ndim < gradients[name].ndim:
+    needed = {name: x for (name, x), need in zip(given.items(), needs, strict=True) if need and x is not None}
+    arguments = _arguments(given | {"dnew": dnew, "dh": dh})
+    for name, by in ASKED_BY.items():
+        if not by & needed.keys() or (name == "read" and dh is None):
+            arguments[name] = None
+    gradients = {name: _empty(streams, None) for name in given}
+    for name, x in needed.items():
+        # A number a token, also where all tokens share one: those are summed below.
+        shape = (*streams.shape[:-2], *x.shape[x.ndim - OWN[name] :])
+        gradients[name] = _empty(streams, shape, x.dtype if len(shape) == x.ndim else torch.float32)
+    results = {f"d{name}": gradients[name] if name in needed else None for name in given}
+    _launch(backward, arguments | results)
+    for name, x in needed.items():
+        if x.ndim < gradients[name].ndim:
             gradients[name] = gradients[name].reshape(-1, *x.shape).sum(0).to(x.dtype)
     return (
         gradients["streams"], gradients["mix"], gradients["write"], gradients["branch"], gradients["read"]
@@ -529,11 +549,12 @@ def _(
 @_backward.register_fake
 def _(
     streams: Tensor, mix: Tensor | None, write: Tensor | None, branch: Tensor | None, read: Tensor | None,
-    dnew: Tensor | None, dh: Tensor | None,
+    dnew: Tensor | None, dh: Tensor | None, needs: list[bool],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     given = (streams, mix, write, branch, read)
     return tuple(
-        _empty(streams, None if x is None else x.shape, None if x is None else x.dtype) for x in given
+        _empty(streams, x.shape, x.dtype) if need and x is not None else _empty(streams, None)
+        for x, need in zip(given, needs, strict=True)
     )
 
 
@@ -551,10 +572,10 @@ def _differentiate(ctx: Any, dnew: Tensor | None, dh: Tensor | None) -> tuple[An
     # A result that was not asked for is empty, and so is its gradient.
     dnew = None if mix is None and write is None else dnew
     dh = None if read is None else dh
-    gradients = _backward(streams, mix, write, branch, read, dnew, dh)
-    return tuple(
-        None if x is None else gradient for x, gradient in zip(ctx.saved_tensors, gradients, strict=True)
-    )
+    needs = list(ctx.needs_input_grad)
+    needs[4] = needs[4] and dh is not None
+    gradients = _backward(streams, mix, write, branch, read, dnew, dh, needs)
+    return tuple(gradient if need else None for gradient, need in zip(gradients, needs, strict=True))
 
 
 def _save_logits(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -585,7 +606,8 @@ def stream_mix(
 
     float32, float16, and bfloat16 from compute capability 8.0; sums in float32. Differentiable once: the
     backward pass has no derivative of its own. Up to eight streams. Every stream is loaded once and stored
-    once; cost.kernel_bytes says what moves.
+    once; a gradient that is not needed is neither computed nor stored, and what only it would ask for is not
+    loaded; cost.kernel_bytes says what moves.
     """
     _triton.check("stream_mix", refuses(streams))
     new, h = _forward(streams, mix, write, branch, read)
@@ -595,9 +617,11 @@ def stream_mix(
 
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
-    """The same as in `loops`, a block of matrices in registers; dtypes and gradients as `stream_mix`.
+    """The same as in `loops`; dtypes and gradients as `stream_mix`.
 
-    The gradient is that of the iteration as it ran, for any number of iterations.
+    Forward, a block of matrices stays in registers from the first step to the last. The gradient is that of
+    the iteration as it ran, for any number of iterations: backward keeps what each step divided by in memory,
+    2 · iterations · n float32 a matrix; cost.sinkhorn_kernel_bytes says what moves.
     """
     _triton.check("sinkhorn", refuses(logits))
     result: Tensor = _sinkhorn(logits, iterations, eps)

@@ -18,10 +18,10 @@ def test_no_spill_within_shared_memory_and_soon_done(case: Case) -> None:
     assert _build.faults(case, case.build()) == []
 
 
-def test_more_states_at_once_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "states_at_once", lambda *arguments, **keywords: 24)
-    case = _case(100, "channel and token", 1, torch.float16, True, True)
-    assert case.build().spilled > 0
+def test_too_many_sums_a_lane_would_be_seen() -> None:
+    # Eight sums of 32 numbers each, in the 255 registers of a thread.
+    case = _case(100, "channel", 1, torch.float16, True, 2048, backward=True)
+    assert case._replace(arguments=case.arguments | {"COLUMNS": 1024}, warps=1).build().spilled > 0
 
 
 def test_no_length_makes_a_variant() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from t2lib.ops import RungUnavailable, Tape, _cases_delta_rewrite, _registry, de
 from t2lib.ops._cases_delta_rewrite import rewritten
 from t2lib.ops._kernel_cases import TOLERANCE, Example, error, errors, measure, normal, run
 from t2lib.ops._touched import touched
-from t2lib.ops.delta_rewrite import kernels
+from t2lib.ops.delta_rewrite import cost, kernels
 from t2lib.ops.delta_rewrite.kernels import Config
 
 # The interpreter computes NaN as NumPy does, with a warning.
@@ -161,6 +161,38 @@ def test_upstream_gradients_of_stride_zero_and_results_left_unused(erase: bool) 
             assert error(mine, truth) <= TOLERANCE[torch.float32], used
 
 
+NEEDS = [*((name,) for name in cost.NEEDS), ("X", "k"), ("v", "beta"), ("k", "v", "beta", "compress")]
+
+
+@cache
+def whole_call(erase: bool, parts: bool, compress: bool) -> tuple[Example, dict[str, Tensor]]:
+    example = rewritten(10, 3, (2,), erase=erase, return_parts=parts, compress=compress)
+    return example, run(example, "kernels", torch.float32).arrays
+
+
+@pytest.mark.parametrize(("erase", "parts"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize("needs", NEEDS, ids=str)
+def test_only_the_gradients_that_are_wanted(needs: tuple[str, ...], erase: bool, parts: bool) -> None:
+    for compress in (False, True):
+        example, whole = whole_call(erase, parts, compress)
+        inputs = {name: x for name, x in example.inputs.items() if name in needs}
+        if not inputs:
+            continue
+        fixed = {name: x.float() for name, x in example.inputs.items() if name not in needs}
+
+        def call(rung: str, given: dict[str, Tensor], example: Any = example, fixed: Any = fixed) -> Any:
+            found = example.call(rung, {name: (fixed | given)[name] for name in example.inputs})
+            return found if isinstance(found, tuple) else (found,)
+
+        passes = run(example._replace(inputs=inputs, call=call), "kernels", torch.float32, touched)
+        for name in inputs:
+            assert torch.equal(passes.arrays[f"gradient of {name}"], whole[f"gradient of {name}"]), name
+        stated = cost.kernel_bytes(
+            10, 3, itemsize=4, tokens=2, erase=erase, parts=parts, compress=compress, needs=needs
+        )
+        assert passes.backward.distinct == stated[1]
+
+
 @pytest.mark.parametrize("erase", [True, False])
 @pytest.mark.parametrize("guard", ["eager", "none"])
 @pytest.mark.parametrize("place", NAMES)
@@ -263,6 +295,11 @@ def test_a_wrong_reading_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_operator_is_registered_whole() -> None:
     given = [x.float().requires_grad_() for x in rewritten(3, 2, (2,), compress=True).inputs.values()]
     torch.library.opcheck(kernels._forward, (*given, 1e-10, True, True))
+    X, k, v, beta, C = (x.detach() for x in given)
+    arrive = (X, v, v, k)
+    for needs in ([True] * 5, [False, True, True, False, False], [False] * 4 + [True]):
+        known = (X, k, v, beta, C, v.clone(), v.clone())
+        torch.library.opcheck(kernels._backward, (*known, *arrive, 1e-10, True, needs))
 
 
 def test_a_full_graph_compile_changes_nothing() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 from t2lib.ops import RungUnavailable, _kernel_cases, depth_mix
 from t2lib.ops._cases_depth_mix import example, examples
 from t2lib.ops._kernel_cases import TOLERANCE, normal
-from t2lib.ops.depth_mix import kernels
+from t2lib.ops._touched import touched
+from t2lib.ops.depth_mix import cost, kernels
 from t2lib.ops.depth_mix.kernels import Config
 
 # The interpreter computes NaN as NumPy does, with a warning.
@@ -63,9 +64,19 @@ def test_lengths_and_widths(shape: tuple[int, ...]) -> None:
     check(example("", shape, 2, weights="channel", token_weights=True))
 
 
-def test_more_outputs_than_a_launch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("weights", ["none", "state", "channel"])
+def test_more_outputs_than_a_launch_takes(
+    weights: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Three launches fill slices of one result, and the last stores what the states get from all.
     monkeypatch.setattr(kernels, "MOST_OUTPUTS", 2)
-    check(example("", (2, 16), 2, outputs=3, weights="state", token_weights=True))
+    monkeypatch.setattr(kernels, "states_at_once", lambda *arguments, **keywords: 2)
+    one = example("", (2, 16), 3, outputs=5, weights=weights, token_weights=True)
+    errors, *bytes_touched = _kernel_cases.measure(one, dtype)
+    assert max(errors.values()) <= TOLERANCE[dtype], errors
+    assert one.stated is not None
+    assert tuple(bytes_touched) == one.stated(dtype.itemsize)
 
 
 def test_layouts_are_read_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +133,40 @@ def test_float32_weights_beside_states_in_half_precision() -> None:
     torch.testing.assert_close(z.double(), truth, rtol=1e-3, atol=1e-3)
 
 
-def test_only_the_gradients_that_are_wanted() -> None:
+SUBSETS = [
+    ("states",), ("weights",), ("token_weights",), ("states", "token_weights"), ("weights", "token_weights"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+@pytest.mark.parametrize("weights", ["state", "channel"])
+@pytest.mark.parametrize("needs", SUBSETS, ids=str)
+def test_only_the_gradients_that_are_wanted(
+    needs: tuple[str, ...], weights: str, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MOST_OUTPUTS", 4)
+    one = example("", (2, 9), 2, outputs=outputs, weights=weights, token_weights=True)
+    whole = _kernel_cases.run(one, "kernels", torch.float32).arrays
+    names = [
+        name for name in one.inputs if name in needs or (name.startswith("state ") and "states" in needs)
+    ]
+    fixed = {name: x.float() for name, x in one.inputs.items() if name not in names}
+    part = one._replace(
+        inputs={name: one.inputs[name] for name in names},
+        call=lambda rung, given: one.call(rung, fixed | given),
+    )
+    passes = _kernel_cases.run(part, "kernels", torch.float32, touched)
+    for name in names:
+        assert torch.equal(passes.arrays[f"gradient of {name}"], whole[f"gradient of {name}"]), name
+    summed = "weights" in needs
+    config = kernels.pick_config((0, 0), 9, outputs, summed=summed)
+    assert passes.backward.distinct == cost.kernel_bytes(
+        2, 9, itemsize=4, tokens=2, outputs=outputs, weights=weights, token_weights=True, backward=True,
+        needs=needs, runs=-(-2 // config.rows), most_outputs=4,
+    )  # fmt: skip
+
+
+def test_one_state_of_several_and_one_weight() -> None:
     states = [normal(2, 16, seed=j).float() for j in range(2)]
     weights = normal(2, seed=9).float().requires_grad_()
     (got,) = torch.autograd.grad(depth_mix(states, weights, rung="kernels").sum(), weights)
@@ -180,6 +224,10 @@ def test_the_operator_is_registered_whole() -> None:
     states = [normal(2, 16, seed=j).float().requires_grad_() for j in range(2)]
     weights, own = normal(1, 2, 16).float().requires_grad_(), normal(2, 1, 2).float().requires_grad_()
     torch.library.opcheck(kernels._forward, (states, weights, own, 1))
+    detached = [x.detach() for x in states]
+    for needs in ((True, True, True), (False, True, False), (True, False, False)):
+        given = (normal(1, 2, 16).float(), detached, weights.detach(), own.detach(), *needs)
+        torch.library.opcheck(kernels._backward, given)
 
 
 def test_a_full_graph_compile_changes_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from t2lib.ops import RungUnavailable, _cases_stream_mix, _registry, stream_mix
 from t2lib.ops._cases_stream_mix import FORMS, mixed, projected
 from t2lib.ops._kernel_cases import TOLERANCE, Example, error, errors, measure, normal, run
 from t2lib.ops._touched import touched
-from t2lib.ops.stream_mix import kernels, sinkhorn
+from t2lib.ops.stream_mix import cost, kernels, sinkhorn
 
 # The interpreter computes NaN as NumPy does, with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -129,6 +130,46 @@ def test_upstream_gradients_of_stride_zero_and_results_left_unused(used: tuple[i
         found.append(torch.autograd.grad(total, list(leaves.values()), materialize_grads=True))
     for mine, truth in zip(*found, strict=True):
         assert error(mine, truth) <= TOLERANCE[torch.float32]
+
+
+NEEDS = [
+    *((name,) for name in cost.NEEDS), ("streams", "branch"), ("mix", "write", "read"), ("streams", "mix"),
+]  # fmt: skip
+
+
+@cache
+def whole_call(form: str, per_token: bool) -> tuple[Example, dict[str, Tensor]]:
+    example = mixed(form, 3, 10, (2,), per_token=per_token)
+    return example, run(example, "kernels", torch.float32).arrays
+
+
+@pytest.mark.parametrize("form", ["all", "mix and write", "read"])
+@pytest.mark.parametrize("needs", NEEDS, ids=str)
+def test_only_the_gradients_that_are_wanted(needs: tuple[str, ...], form: str) -> None:
+    for per_token in (True, False):
+        example, whole = whole_call(form, per_token)
+        inputs = {name: x for name, x in example.inputs.items() if name in needs}
+        if not inputs:
+            continue
+        fixed = {name: x.float() for name, x in example.inputs.items() if name not in needs}
+
+        def call(rung: str, given: dict[str, Tensor], example: Any = example, fixed: Any = fixed) -> Any:
+            return example.call(rung, fixed | given)
+
+        passes = run(example._replace(inputs=inputs, call=call), "kernels", torch.float32, touched)
+        for name in inputs:
+            assert torch.equal(passes.arrays[f"gradient of {name}"], whole[f"gradient of {name}"]), name
+        has = {name: name in example.inputs for name in ("mix", "write", "read")}
+        stated = cost.kernel_bytes(3, 10, itemsize=4, tokens=2, per_token=per_token, needs=needs, **has)
+        assert passes.backward.distinct == stated[1]
+
+
+def test_what_a_gradient_of_the_branch_alone_moves() -> None:
+    # The gradient of the new streams and n numbers in, its own out; all gradients move almost three times it.
+    sizes: dict[str, Any] = {"itemsize": 2, "tokens": 40, "read": False}
+    alone = cost.kernel_bytes(4, 256, needs=("branch",), **sizes)[1]
+    assert alone == 2 * 40 * (4 * 256 + 4 + 256) == 102_720
+    assert cost.kernel_bytes(4, 256, **sizes)[1] == 289_920
 
 
 @pytest.mark.parametrize("place", ["streams", "mix", "write", "branch", "read"])
@@ -258,6 +299,11 @@ def test_the_operators_are_registered_whole() -> None:
     )
     torch.library.opcheck(kernels._forward, (leaves["streams"], None, None, None, leaves["read"][0]))
     torch.library.opcheck(kernels._sinkhorn, (leaves["mix"], 2, 0.0))
+    given = {name: x.detach() for name, x in leaves.items()}
+    for needs in ([True] * 5, [False, True, False, True, False]):
+        arrive = (given["streams"], given["branch"])
+        torch.library.opcheck(kernels._backward, (*given.values(), *arrive, needs))
+    torch.library.opcheck(kernels._sinkhorn_backward, (given["mix"], given["mix"], 2, 0.0))
 
 
 def test_a_full_graph_compile_changes_nothing() -> None:
