@@ -44,6 +44,24 @@ def test_bytes_are_the_sizes_of_the_arrays():
     assert with_own == got + own.nbytes
 
 
+def test_gradients_that_nobody_needs_move_nothing():
+    sizes = {"states": 8, "width": 64, "itemsize": 2, "tokens": 10, "backward": True}
+    row, number, vector = 10 * 64 * 2, 10 * 4, 64 * 4
+    full = attention.kernel_bytes(**sizes)
+    assert full == (2 * 8 + 2) * row + (8 + 2) * number + 2 * vector
+    assert attention.kernel_bytes(**sizes, needed=["shared"]) == full - 8 * row
+    assert attention.kernel_bytes(**sizes, needed=["states"]) == full - vector
+    assert attention.kernel_bytes(**sizes, needed=[]) == 0
+    # Several queries: their second launch reads the states and the slopes that the first one writes.
+    both, *each = (
+        attention.kernel_bytes(**sizes, queries=3, needed=some)
+        for some in (["states", "shared"], ["states"], ["shared"])
+    )
+    assert [both - one for one in each] == [8 * (6 * number + row) + 3 * vector, 8 * row]
+    with pytest.raises(ValueError, match="needed must name some of states, shared"):
+        attention.kernel_bytes(**sizes, needed=["weights"])
+
+
 def test_flops_are_those_of_a_counter_on_the_matrix_form():
     stack, weights = torch.ones(6, 10 * 8), torch.ones(3, 6)
     with FlopCounterMode(display=False) as counter:

@@ -76,8 +76,10 @@ def depth_attention(
             cannot run.
     Cost    6·N·d FLOPs a token: 2·d each for norm, score and sum of a state; each state is read once, so
             (N + 1)·d elements a token move. Backward keeps the states themselves and two numbers a state and
-            token; "kernels" moves (2·N + 2)·d there, and numbers (`cost.kernel_bytes`). "eager" and "kernels"
-            are differentiable once. P parts add 2·(P + 1)·d FLOPs and P·d elements, u adds 4·d and d.
+            token; "kernels" moves (2·N + 2)·d there, 2·d more for a query, and numbers; less if fewer
+            gradients are needed: N·d less without those of states (`cost.kernel_bytes`). "eager" and
+            "kernels" are differentiable once. P parts add 2·(P + 1)·d FLOPs and P·d elements, u adds 4·d
+            and d. More than 64 states take "kernels" further launches, each with a read in float32 handed on.
     Source  arXiv 2603.15031.
     """
     states = check_states("states", states)
@@ -121,8 +123,11 @@ def depth_attention_partial(
 
     Dtypes, errors  as of `depth_attention`
     Cost    (2 + 4·Q)·N·d FLOPs a token: the norm of a state serves all queries; each state is read once, by
-            "kernels" from the cache where it does not hold all queries at once. Backward there reads each
-            state twice: (3·N + 2·Q)·d elements a token move (`cost.kernel_bytes`).
+            "kernels" from the cache where it does not hold all queries at once (it holds 4 up to d = 2048,
+            2 up to 4096, else 1). Backward there reads each state twice: (3·N + 2·Q)·d elements a token
+            move, and from the cache the gradients of all reads at every second state, at every one beyond
+            d = 4096. If only gradients of states are needed, or only others, (2·N + 2·Q)·d
+            (`cost.kernel_bytes`).
     Source  arXiv 2603.15031.
     """
     states = check_states("states", states)

@@ -18,10 +18,15 @@ def test_no_spill_within_shared_memory_and_soon_done(case: Case) -> None:
     assert _build.faults(case, case.build()) == []
 
 
-def test_more_states_at_once_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "states_at_once", lambda *arguments, **keywords: 16)
-    forward, *_ = _cases("", 90, torch.float16, 7168, aligned=True)
-    assert forward.build().spilled > 0
+def test_longer_groups_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "group", lambda *arguments, **keywords: 16)
+    _, backward = _cases("", 80, torch.bfloat16, 7168, aligned=False)
+    assert backward.build().spilled > 0
+
+
+def test_as_many_states_as_a_launch_takes_fit_its_arguments_and_registers() -> None:
+    for case in _cases("", 90, torch.bfloat16, 7168, states=kernels.MOST_STATES, aligned=False):
+        assert _build.faults(case, case.build()) == []
 
 
 def test_no_length_makes_a_variant() -> None:

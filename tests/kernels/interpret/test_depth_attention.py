@@ -16,6 +16,7 @@ from torch import Tensor
 from t2lib.ops import RungUnavailable, _kernel_cases, depth_attention, merge
 from t2lib.ops._cases_depth_attention import example, examples, joined
 from t2lib.ops._kernel_cases import TOLERANCE, normal
+from t2lib.ops._touched import touched
 from t2lib.ops.depth_attention import kernels
 from t2lib.ops.depth_attention.kernels import Config
 
@@ -36,9 +37,10 @@ def gradients(rung: str, states: list[Tensor], query: Tensor, upstream: Tensor) 
 
 @pytest.fixture
 def force(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def force(config: Config, most: int) -> None:
+    def force(config: Config, most: int, unrolled: int = 2) -> None:
         monkeypatch.setattr(kernels, "pick_config", lambda *arguments, **keywords: config)
-        monkeypatch.setattr(kernels, "states_at_once", lambda *arguments, **keywords: most)
+        monkeypatch.setattr(kernels, "MOST_STATES", most)
+        monkeypatch.setattr(kernels, "group", lambda *arguments, **keywords: unrolled)
 
     return force
 
@@ -52,14 +54,71 @@ def test_results_gradients_and_the_bytes_stated(one: Any, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("queries", [0, 3])
-def test_the_bytes_of_several_launches(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "states_at_once", lambda *arguments, **keywords: 1)
-    one = example("", (2, 16), 2, queries=queries)
+@pytest.mark.parametrize("own", [False, True])
+def test_the_bytes_of_several_launches(queries: int, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "MOST_STATES", 1)
+    one = example("", (2, 16), 3, queries=queries, query=own and not queries, gain=own)
     _, forward, backward = _kernel_cases.measure(one, torch.float32)
     assert (forward, backward) == one.stated(4)
 
 
-# Groups of queries, runs of tokens and blocks of channels with a ragged tail; one launch, and more than one.
+def test_the_bytes_of_more_queries_than_a_program_sums() -> None:
+    one = example("", (2, 16), 2, queries=kernels.MOST_SUMS + 1)
+    errors, forward, backward = _kernel_cases.measure(one, torch.float32)
+    assert max(errors.values()) <= TOLERANCE[torch.float32], errors
+    assert (forward, backward) == one.stated(4)
+
+
+def some_gradients(one: Any, names: list[str]) -> tuple[dict[str, Tensor], int]:
+    """Those of some inputs, the others needing none, and the bytes touched for them."""
+    leaves = {name: x.float().requires_grad_(name in names) for name, x in one.inputs.items()}
+    results = one.call("kernels", leaves)
+    upstream = [normal(*x.shape, seed=90 + place).float() for place, x in enumerate(results)]
+    with touched() as launches:
+        found = torch.autograd.grad(results, [leaves[name] for name in names], upstream)
+    return dict(zip(names, found, strict=True)), launches.distinct
+
+
+SUBSETS = [["states"], ["shared"], ["own"], ["gain"], ["parts"], ["lses"], ["norm"]]
+SUBSETS += [["states", "own"], ["shared", "gain"], ["parts", "lses"], ["states", "norm"], ["shared", "lses"]]
+
+
+@pytest.mark.parametrize("needed", SUBSETS, ids="+".join)
+def test_what_nobody_needs_is_not_computed(needed: list[str]) -> None:
+    """Each gradient alone and a few together are those of the full pass, for the bytes that are stated."""
+    own = "own" in needed or "gain" in needed
+    ones = [joined("", (5, 24), 2, 3, query=own, norm=True, pseudo_query="gain" not in needed)]
+    if needed[0] in ("states", "shared"):
+        ones += [example("", (5, 24), 3, queries=3), example("", (5, 24), 3)]
+    kinds = {"state": "states", "pseudo_query": "shared", "query": "own", "gain": "gain", "norm_gain": "norm"}
+    kinds |= {"read": "parts", "lse": "lses"}
+    for one in ones:
+        names = [name for name in one.inputs if kinds[name.split()[0]] in needed]
+        if not names:
+            continue
+        (found, bytes_touched), (full, most) = (
+            some_gradients(one, some) for some in (names, list(one.inputs))
+        )
+        for name, x in found.items():
+            assert torch.equal(x, full[name]), name
+        assert bytes_touched == one.stated(4, needed)[1]
+        assert bytes_touched < most
+
+
+@pytest.mark.parametrize("states", [1, 4, 5])
+def test_groups_of_states_that_lie_differently(states: int, force: Callable[..., None]) -> None:
+    force(Config(2, 2, 1, 16, 2), 24)
+    listed = [normal(3, 2, 17, seed=j).float() for j in range(states)]
+    listed[1::2] = [x.permute(2, 1, 0).contiguous().permute(2, 1, 0) for x in listed[1::2]]
+    listed[2:] = [x.repeat(1, 1, 2)[..., :17] for x in listed[2:]]
+    query, upstream = normal(17, seed=50).float() / 4, normal(3, 2, 17, seed=51).float()
+    got, want = (gradients(rung, listed, query, upstream) for rung in ("kernels", "eager"))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+# Groups of queries, runs of tokens and blocks of channels with a ragged tail; one launch, and more than one;
+# groups of states with a ragged tail.
 @pytest.mark.parametrize("most", [24, 2])
 @pytest.mark.parametrize(("queries", "held"), [(0, 1), (3, 1), (3, 2), (3, 4)])
 def test_every_configuration(queries: int, held: int, most: int, force: Callable[..., None]) -> None:
@@ -78,8 +137,8 @@ def test_lengths_and_widths(shape: tuple[int, ...]) -> None:
     check(example("", shape, 2))
 
 
-def test_more_queries_than_a_launch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "MOST_QUERIES", 2)
+def test_more_queries_than_a_program_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "MOST_SUMS", 2)
     check(example("", (2, 16), 2, queries=3, gain=True))
 
 
@@ -209,6 +268,17 @@ def test_the_operators_are_registered_whole() -> None:
     ask, read = (normal(1, 16).float() / 4).requires_grad_(), normal(1, 1, 16).float().requires_grad_()
     lse, gain = torch.ones(1, 1, requires_grad=True), torch.ones(16, requires_grad=True)
     torch.library.opcheck(kernels._forward, (states, ask, None, None, 1e-6, [read], [lse], gain, 1e-6))
+
+
+@pytest.mark.parametrize("needs", [kernels.Needs(), kernels.Needs(states=False, parts=False)])
+def test_the_operators_of_the_backward_pass_are_registered_whole(needs: kernels.Needs) -> None:
+    state, ask, gain = normal(2, 16).float(), normal(1, 16, seed=1).float() / 4, torch.ones(16)
+    z, lse, norms, _ = kernels._forward(
+        [state], ask, state, gain, 1e-6, [state[None]], [state[None, :, 0]], None, 0.0
+    )
+    given = (z, lse, z, lse, norms, [state], ask, state, gain, [z], [lse], list(needs))
+    torch.library.opcheck(kernels._backward, given)
+    torch.library.opcheck(kernels._backward_norm, (z, z, z, gain, 1e-6, needs.states, True))
 
 
 def test_a_full_graph_compile_changes_nothing() -> None:
