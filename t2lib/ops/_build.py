@@ -55,15 +55,15 @@ class Build(NamedTuple):
 
 
 def build(
-    kernel: Any, arch: int, arguments: dict[str, Any], *, aligned: bool, warps: int, stages: int
-) -> Build:
+    kernel: Any, arch: int, arguments: dict[str, Any], *, aligned: bool, warps: int, stages: int,
+    registers: int | None = None,
+) -> Build:  # fmt: skip
     """Compile `kernel` for sm_<arch> as a launch with these arguments would; meta tensors will do."""
     signature, constants, attributes = specialise(kernel, arguments, aligned=aligned)
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     begin = _cpu_seconds()
-    compiled = triton.compile(
-        source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, "num_stages": stages}
-    )
+    options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
+    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     seconds = _cpu_seconds() - begin
     usage = _inspect(compiled.asm["cubin"], "-res-usage")
     return Build(
@@ -90,6 +90,7 @@ class Case(NamedTuple):
     warps: int
     stages: int = 1
     matrix: bool = False
+    registers: int | None = None
 
     def __str__(self) -> str:
         return f"{self.kernel.__name__} sm_{self.arch} {self.what}, {'' if self.aligned else 'un'}aligned"
@@ -99,8 +100,9 @@ class Case(NamedTuple):
         names = self.kernel.arg_names
         arguments = {name: self.arguments[name] for name in names}
         return build(
-            self.kernel, self.arch, arguments, aligned=self.aligned, warps=self.warps, stages=self.stages
-        )
+            self.kernel, self.arch, arguments, aligned=self.aligned, warps=self.warps, stages=self.stages,
+            registers=self.registers,
+        )  # fmt: skip
 
 
 def faults(case: Case, built: Build) -> list[str]:

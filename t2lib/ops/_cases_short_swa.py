@@ -9,6 +9,7 @@ from torch import Tensor
 
 from t2lib.ops._build import Case
 from t2lib.ops._kernel_cases import Example, normal
+from t2lib.ops._triton import most_registers
 from t2lib.ops.short_swa import cost, kernels, short_swa
 
 __all__ = ["builds", "case", "example", "examples"]
@@ -64,37 +65,57 @@ def examples() -> list[Example]:
 
 
 def builds(arch: int) -> list[Case]:
-    """The three kernels on every chip, aligned, and unaligned with every option; other cases on one each."""
+    """The three kernels on every chip, aligned, and unaligned with every option; other cases on one or two.
+
+    Each form with each dtype on two chips or more; among the widths those that once did not fit.
+    """
+    hard: dict[str, Any] = {"aligned": False, "options": True}
     cases = [
-        *_each("tile, width 64", arch, HALF, 64, (True,)),
-        *_each("tile, width 64, every option", arch, HALF, 64, (False,), options=True),
+        *_each("tile, width 64", arch, HALF, 64),
+        *_each("tile, width 64, every option", arch, HALF, 64, **hard),
     ]
-    if arch in (75, 90):
-        cases += _each("few queries, width 64", arch, HALF, 64, (arch == 90,), few=True)
     if arch == 75:
-        cases += _each("tile, width 64", arch, SINGLE, 64, (True, False))
+        cases += _each("few queries, width 64, every option", arch, HALF, 64, few=True, **hard)
+        cases += _each("few queries, width 256, every option", arch, SINGLE, 256, few=True, options=True)
+        cases += _each("tile, width 64", arch, SINGLE, 64, aligned=False)
+        cases += _each("tile, width 16, of v alone", arch, HALF, 16, options=True, gradients="v")
     if arch == 80:
-        cases += _each("tile, width 64", arch, BRAIN, 64, (True,))
-        cases += _each("width 128, every option", arch, HALF, 128, (False,), options=True)
+        cases += _each("tile, width 64", arch, BRAIN, 64)
+        cases += _each("few queries, width 128, every option", arch, BRAIN, 128, few=True, **hard)
+        cases += _each("width 128, every option", arch, HALF, 128, **hard)
+    if arch == 89:
+        cases += _each("few queries, width 256, every option", arch, SINGLE, 256, few=True, **hard)
+        cases += _each("tile, width 48", arch, BRAIN, 48)
+        cases += _each("tile, width 128", arch, HALF, 128)
     if arch == 90:
-        cases += _each("tile, width 256, every option", arch, HALF, 256, (True,), options=True)
+        cases += _each("few queries, width 64", arch, HALF, 64, few=True)
+        cases += _each("few queries, width 16, every option", arch, HALF, 16, few=True, **hard)
+        cases += _each("tile, width 64, every option", arch, SINGLE, 64, options=True)
+        cases += _each("tile, width 256, every option", arch, HALF, 256, options=True)
+        cases += _each("tile, width 64, of q alone", arch, HALF, 64, gradients="q")
+    if arch == 100:
+        cases += _each("few queries, width 64", arch, BRAIN, 64, few=True)
+        cases += _each("tile, width 80, of v alone", arch, BRAIN, 80, aligned=False, gradients="v")
+        cases += _each("tile, width 64, of k alone", arch, HALF, 64, gradients="k")
     return cases
 
 
 def _each(
-    what: str, arch: int, dtype: torch.dtype, width: int, alignments: tuple[bool, ...],
-    *, few: bool = False, options: bool = False,
+    what: str, arch: int, dtype: torch.dtype, width: int,
+    *, few: bool = False, aligned: bool = True, options: bool = False, gradients: str = "qkv",
 ) -> list[Case]:  # fmt: skip
+    """The launches of one call; with some of the gradients, of its backward pass alone."""
+    idle = {"qkv": (), "v": KERNELS[:2], "q": KERNELS[::2], "k": KERNELS[:1]}[gradients]
     return [
-        case(kernel, what, arch, dtype, width, few=few, aligned=aligned, options=options)
-        for aligned in alignments
+        case(kernel, what, arch, dtype, width, few=few, aligned=aligned, options=options, gradients=gradients)
         for kernel in KERNELS
+        if kernel not in idle
     ]
 
 
 def case(
     kernel: Any, what: str, arch: int, dtype: torch.dtype, width: int,
-    *, few: bool = False, aligned: bool = True, options: bool = False,
+    *, few: bool = False, aligned: bool = True, options: bool = False, gradients: str = "qkv",
 ) -> Case:  # fmt: skip
     """A launch on that chip: B = 2, T = 300, H = 4, window 64."""
     # Three columns more than the width: then no row starts where a vector could be loaded.
@@ -105,20 +126,26 @@ def case(
         torch.empty(*shape, width + extra, dtype=dtype, device="meta")[..., :width] for shape in shapes
     )
     out, lse = kernels._empty_results(q, v)
-    dq, dk, dv = kernels._empty_gradients(q, k, v)
     tensors = {"q": q, "k": k, "v": v, "out": out}
     if kernel is not kernels.forward:
-        tensors |= {"grad": out, "dq": dq, "dk": dk, "dv": dv}
+        tensors |= {"grad": out, **{f"d{name}": torch.empty_like(tensors[name]) for name in gradients}}
     documents = torch.empty(2, 300, 1, dtype=torch.int64, device="meta") if options else None
     valid = None if documents is None else documents.bool()
     call = kernels._prepare(
         tensors, documents, valid, 1, 2 if options else None, 64, options, 1, 300 - n_q, width**-0.5
     )
     config = kernels.pick_config(
-        divmod(arch, 10), dtype, width, few=few, aligned=aligned, backward=kernel is not kernels.forward
-    )
+        divmod(arch, 10), dtype, call.arguments["PADDED"],
+        few=few, aligned=aligned, backward=kernel is not kernels.forward,
+    )  # fmt: skip
     form = {"TILE": config.tile, "ROWS": config.rows, "COLUMNS": config.columns}
-    arguments = call.arguments | tensors | {"lse": lse, "deltas": lse} | form
-    matrix = config.tile and arch >= 80 and dtype != torch.float32
+    absent = dict.fromkeys(("dq", "dk", "dv"))
+    sums = {"lse": lse, "deltas": lse if "k" in gradients else None}
+    arguments = call.arguments | absent | tensors | sums | form
+    nothing_seen = kernel is kernels.backward_q and "q" not in gradients
+    matrix = config.tile and arch >= 80 and dtype != torch.float32 and not nothing_seen
     name = f"{what}, {str(dtype).removeprefix('torch.')}"
-    return Case(kernel, name, arch, arguments, aligned, config.warps, config.stages, matrix)
+    return Case(
+        kernel, name, arch, arguments, aligned, config.warps, config.stages, matrix,
+        registers=most_registers(config.warps),
+    )  # fmt: skip

@@ -99,6 +99,15 @@ def levels(
     return found or [(1, (0,) * len(tensors))]
 
 
+def most_registers(warps: int) -> int:
+    """A limit for each thread that leaves room for three blocks of four warps on a processor, or one of eight.
+
+    Left to itself, the assembler spills a few bytes in some kernels so that one block more fits; told that a
+    thread may have this many, it does not.
+    """
+    return min(168 if warps <= 4 else 224, 65536 // (32 * warps))
+
+
 def launch(
     operator: str,
     kernel: Any,
@@ -108,8 +117,11 @@ def launch(
     device: torch.device,
     warps: int,
     stages: int = 1,
+    registers: int | None = None,
 ) -> None:
     """Run that many programs of a kernel; `arguments` may hold more than it takes.
+
+    `registers` is the most a thread may have (`most_registers`); None leaves it to the assembler.
 
     A launch that needs more of the chip than there is becomes a sentence that says of what, and how much; any
     other that the driver refuses becomes one that says what the driver did.
@@ -122,8 +134,9 @@ def launch(
     try:
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             kernel[(programs,)](
-                **{name: arguments[name] for name in kernel.arg_names}, num_warps=warps, num_stages=stages
-            )
+                **{name: arguments[name] for name in kernel.arg_names},
+                num_warps=warps, num_stages=stages, maxnreg=registers,
+            )  # fmt: skip
     except OutOfResources as error:
         raise RungUnavailable(
             f"rung='kernels' of {operator} needs {error.required} of {error.name} for these widths, "

@@ -200,3 +200,10 @@ def test_costs_by_hand():
     assert cost.forward_flops(768, 4, entries=10) == 10 * 2 * 4 * 768
     assert cost.forward_bytes(8, 4, itemsize=2, entries=10) == 2 * (2 * 8 * 10 + 32)
     assert cost.state_bytes(8, 4, itemsize=2, sequences=5) == 2 * 3 * 8 * 5
+    # 10 entries: the taps, 2 d an entry forward; 3 d backward, and 3 sums of 4 bytes a channel.
+    assert cost.kernel_bytes(8, 3, 10, itemsize=2) == (2 * 8 * (20 + 3), 2 * 8 * (30 + 3) + 96)
+    # A frozen filter without SiLU reads no x; a filter alone reads no taps and writes no gradient of x.
+    assert cost.kernel_bytes(8, 3, 10, itemsize=2, gradients=("x",))[1] == 2 * 8 * (20 + 3)
+    assert cost.kernel_bytes(8, 3, 10, itemsize=2, gradients=("weight",))[1] == 2 * 8 * 20 + 96
+    with pytest.raises(ValueError, match=r"^gradients must be"):
+        cost.kernel_bytes(8, 3, 10, itemsize=2, gradients=("y",))

@@ -52,6 +52,24 @@ def test_bytes_and_re_reads():
     assert loads / 64000 == pytest.approx(cost.re_read_factor(64, 64), rel=1e-3)
 
 
+def test_bytes_of_the_kernels():
+    # 10 queries, width 8, 2 bytes: q, k, v and the result once, and a log-sum of 4 bytes a query.
+    forward, backward = cost.kernel_bytes(10, 3, 8, itemsize=2)
+    assert forward == 10 * (4 * 16 + 4)
+    # dq from q, k, v, the result, its gradient and the log-sums; dk and dv from all but the result.
+    assert backward == 10 * ((6 * 16 + 4 + 4) + (6 * 16 + 4 + 4))
+    # dq alone is the first launch without its sums; dv alone needs neither v nor the result.
+    assert cost.kernel_bytes(10, 3, 8, itemsize=2, gradients=("q",))[1] == 10 * (6 * 16 + 4)
+    assert cost.kernel_bytes(10, 3, 8, itemsize=2, gradients=("v",))[1] == 10 * (4 * 16 + 4)
+    # A value of two pieces takes each launch twice.
+    pieces = [cost.kernel_bytes(10, 3, 8, itemsize=2, value_width=width) for width in (256, 44)]
+    assert cost.kernel_bytes(10, 3, 8, itemsize=2, value_width=300) == tuple(
+        map(sum, zip(*pieces, strict=True))
+    )
+    with pytest.raises(ValueError, match=r"^gradients must be"):
+        cost.kernel_bytes(10, 3, 8, itemsize=2, gradients=("out",))
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match=r"^k must be an integer of at least 1; got 0\.$"):
         cost.tri(3, 0)

@@ -11,6 +11,7 @@ moves from memory once.
 Backward is one kernel: it takes the gradient of the results and x once, computes what goes into the SiLU
 anew, writes the gradient of x and of the initial state, and sums the gradients of weight and bias over its
 block alone, into a place of its own. PyTorch adds the blocks up: no atomics, the same bits in every run.
+What nobody asked for is not computed, and what only that would need is not read.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ class Config(NamedTuple):
 
 @tabled("short_conv")
 def pick_config(
-    capability: tuple[int, int], width: int, taps: int, *, aligned: bool, backward: bool
+    capability: tuple[int, int], dtype: torch.dtype, width: int, taps: int, *, aligned: bool, backward: bool
 ) -> Config:
     """The block for a width and a number of taps; `aligned` says that vectors can be loaded.
 
-    The backward pass keeps a sum for each tap. Each entry compiles (Triton 3.7) without a spill from compute
-    capability 7.5 on (tests/kernels/build); none is tuned for speed; those that were are in the table of
-    `_configs`. Capability (0, 0) is the interpreter, where few large programs are fastest.
+    The backward pass holds several entries for each tap, so float32 gives a thread half as many numbers.
+    Each entry compiles (Triton 3.7) without a spill from compute capability 7.5 on (tests/kernels/build);
+    none is tuned for speed; those that were are in the table of `_configs`. Capability (0, 0) is the
+    interpreter, where few large programs are fastest.
     """
     if capability == (0, 0):
         return Config(32, 64, 4, 2)
     columns = min(128, max(16, triton.next_power_of_2(width)))
     block = (1024 if taps <= 4 else 512) if backward else 2048
     block = block if aligned else block // 2
-    return Config(block // columns, columns, 4 if aligned or backward else 8, 16)
+    half = dtype != torch.float32
+    return Config(block // columns, columns, 4 if (half if backward else aligned) else 8, 16)
 
 
 @triton.jit
@@ -219,19 +222,24 @@ def backward(
     x_strides, weight_strides, bias_stride, state_strides, kinship_strides, grad_strides,
     grad_after_strides, dx_strides, dstate_strides, sizes, rows, span, before, length, steps,
     LEVELS: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr, SILU: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of x and of the initial state (the rows `before` the first); sums for weight and bias."""
+    """The gradients of x and of the initial state (the rows `before` the first); sums for weight and bias.
+
+    Any of them may be left out: dx and dstate are None then, WEIGHT and BIAS False.
+    """
+    SENT: tl.constexpr = dx is not None or dstate is not None
     # For SiLU the readers of a row, up to K − 1 behind it, add up anew what they read, from K − 1 before it.
     # Few taps hold all these blocks; many load them again for each reader.
-    HELD: tl.constexpr = SILU and TAPS <= 4
+    HELD: tl.constexpr = SENT and SILU and TAPS <= 4
     column = _channels(WIDTH, COLUMNS)
     channels = column < WIDTH
     block = tl.program_id(0) // tl.cdiv(WIDTH, COLUMNS)
     filters = ()
     sums = ()
     for tap in tl.static_range(TAPS):
-        filters = filters + (_filter(tap, weight, weight_strides, column, WIDTH),)
+        if SILU or SENT:
+            filters = filters + (_filter(tap, weight, weight_strides, column, WIDTH),)
         sums = sums + (tl.zeros([COLUMNS], tl.float32),)
     bias_sum = tl.zeros([COLUMNS], tl.float32)
     constant = tl.zeros([COLUMNS], tl.float32)
@@ -254,73 +262,85 @@ def backward(
         reads = inside & (position >= 0)
         own = ()
         total = tl.zeros([ROWS, COLUMNS], tl.float32) + constant[None, :]
-        if kinship is not None:
-            kin = _kin(kins, position, reads)
-        for tap in tl.static_range(TAPS):
-            if HELD:
-                entries = tl.where(reads[:, None], held[tap], 0.0)
-            else:
-                entries = _entries(xs, states, position - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
+        if SILU or WEIGHT:
             if kinship is not None:
-                entries = _only_kin(entries, kin, TAPS - 1 - tap)
-            own = own + (entries,)
-            total += entries * filters[tap][None, :]
+                kin = _kin(kins, position, reads)
+            for tap in tl.static_range(TAPS):
+                if HELD:
+                    entries = tl.where(reads[:, None], held[tap], 0.0)
+                else:
+                    entries = _entries(xs, states, position - (TAPS - 1 - tap), reads, column, TAPS, WIDTH)
+                if kinship is not None:
+                    entries = _only_kin(entries, kin, TAPS - 1 - tap)
+                own = own + (entries,)
+                if SILU:
+                    total += entries * filters[tap][None, :]
         sent = _arrives(grads, position, reads, column, WIDTH)
         if SILU:
             sent = tl.where(reads[:, None], sent * _slope(total), 0.0)
-        added = ()
-        for tap in tl.static_range(TAPS):
-            added = added + (sums[tap] + tl.sum(sent * own[tap], 0),)
-        sums = added
-        bias_sum += tl.sum(sent, 0)
+        if WEIGHT:
+            added = ()
+            for tap in tl.static_range(TAPS):
+                added = added + (sums[tap] + tl.sum(sent * own[tap], 0),)
+            sums = added
+        if BIAS:
+            bias_sum += tl.sum(sent, 0)
 
         # What all that have read a row, itself and up to K − 1 behind it, send back.
-        dentry = tl.where(reads[:, None], sent * filters[TAPS - 1][None, :], 0.0)
-        if HELD:
-            for shift in tl.static_range(1, TAPS):
-                reads = inside & (position >= -shift) & (position + shift < length)
-                sent = _arrives(grads, position + shift, reads, column, WIDTH)
-                sent *= _slope(
-                    _total_of_held(held, shift, kins, position + shift, reads, filters, constant, TAPS)
-                )
-                sees = _sees(kins, position + shift, reads, shift)
-                dentry += tl.where(sees, sent * filters[TAPS - 1 - shift][None, :], 0.0)
-        else:
-            for shift in range(1, TAPS):
-                reads = inside & (position >= -shift) & (position + shift < length)
-                sent = _arrives(grads, position + shift, reads, column, WIDTH)
-                if SILU:
-                    given = (weight, weight_strides)
+        if SENT:
+            asked = inside
+            if dx is None:
+                asked = inside & (position < 0)
+            dentry = tl.where(reads[:, None], sent * filters[TAPS - 1][None, :], 0.0)
+            if HELD:
+                for shift in tl.static_range(1, TAPS):
+                    reads = asked & (position >= -shift) & (position + shift < length)
+                    sent = _arrives(grads, position + shift, reads, column, WIDTH)
                     sent *= _slope(
-                        _total_anew(
-                            xs, states, kins, position + shift, reads, given, constant, column, TAPS, WIDTH
-                        )
+                        _total_of_held(held, shift, kins, position + shift, reads, filters, constant, TAPS)
                     )
-                tap_of_it = _filter(TAPS - 1 - shift, weight, weight_strides, column, WIDTH)
-                sees = _sees(kins, position + shift, reads, shift)
-                dentry += tl.where(sees, sent * tap_of_it[None, :], 0.0)
-        if grad_after is not None:
-            last = inside & (position >= length - (TAPS - 1))
-            if kinship is not None:
-                end = position * 0 + (length - 1)
-                last = last & ((_kin(kins, end, last) >> tl.maximum(end - position, 0)) & 1 != 0)
-            afters = (grad_after, offset(group, sizes, grad_after_strides, LEVELS, 2), grad_after_strides)
-            behind = _address(afters, position - (length - (TAPS - 1)), column)
-            dentry += tl.load(behind, mask=last[:, None] & channels[None, :], other=0.0).to(tl.float32)
+                    sees = _sees(kins, position + shift, reads, shift)
+                    dentry += tl.where(sees, sent * filters[TAPS - 1 - shift][None, :], 0.0)
+            else:
+                for shift in range(1, TAPS):
+                    reads = asked & (position >= -shift) & (position + shift < length)
+                    sent = _arrives(grads, position + shift, reads, column, WIDTH)
+                    if SILU:
+                        given, reader = (weight, weight_strides), position + shift
+                        sent *= _slope(
+                            _total_anew(xs, states, kins, reader, reads, given, constant, column, TAPS, WIDTH)
+                        )
+                    tap_of_it = _filter(TAPS - 1 - shift, weight, weight_strides, column, WIDTH)
+                    sees = _sees(kins, position + shift, reads, shift)
+                    dentry += tl.where(sees, sent * tap_of_it[None, :], 0.0)
+            if grad_after is not None:
+                last = asked & (position >= length - (TAPS - 1))
+                if kinship is not None:
+                    end = position * 0 + (length - 1)
+                    last = last & ((_kin(kins, end, last) >> tl.maximum(end - position, 0)) & 1 != 0)
+                afters = (
+                    grad_after, offset(group, sizes, grad_after_strides, LEVELS, 2), grad_after_strides
+                )  # fmt: skip
+                behind = _address(afters, position - (length - (TAPS - 1)), column)
+                mask = last[:, None] & channels[None, :]
+                dentry += tl.load(behind, mask=mask, other=0.0).to(tl.float32)
+            if dx is not None:
+                dxs = (dx, offset(group, sizes, dx_strides, LEVELS, 2), dx_strides)
+                mask = (inside & (position >= 0))[:, None] & channels[None, :]
+                tl.store(_address(dxs, position, column), dentry.to(dx.dtype.element_ty), mask=mask)
+            if dstate is not None:
+                dstates = (dstate, offset(group, sizes, dstate_strides, LEVELS, 2), dstate_strides)
+                mask = (inside & (position < 0))[:, None] & channels[None, :]
+                ahead = _address(dstates, position + (TAPS - 1), column)
+                tl.store(ahead, dentry.to(dstate.dtype.element_ty), mask=mask)
 
-        dxs = (dx, offset(group, sizes, dx_strides, LEVELS, 2), dx_strides)
-        mask = (inside & (position >= 0))[:, None] & channels[None, :]
-        tl.store(_address(dxs, position, column), dentry.to(dx.dtype.element_ty), mask=mask)
-        if dstate is not None:
-            dstates = (dstate, offset(group, sizes, dstate_strides, LEVELS, 2), dstate_strides)
-            mask = (inside & (position < 0))[:, None] & channels[None, :]
-            ahead = _address(dstates, position + (TAPS - 1), column)
-            tl.store(ahead, dentry.to(dstate.dtype.element_ty), mask=mask)
-
-    mine = partial + block.to(tl.int64) * ((TAPS + 1) * WIDTH) + column
-    for tap in tl.static_range(TAPS):
-        tl.store(mine + tap * WIDTH, sums[tap], mask=channels)
-    tl.store(mine + TAPS * WIDTH, bias_sum, mask=channels)
+    if partial is not None:
+        mine = partial + block.to(tl.int64) * ((TAPS * WEIGHT + BIAS) * WIDTH) + column
+        if WEIGHT:
+            for tap in tl.static_range(TAPS):
+                tl.store(mine + tap * WIDTH, sums[tap], mask=channels)
+        if BIAS:
+            tl.store(mine + TAPS * WEIGHT * WIDTH, bias_sum, mask=channels)
 
 
 class _Call(NamedTuple):
@@ -332,9 +352,13 @@ class _Call(NamedTuple):
 
 
 def _prepare(
-    tensors: dict[str, Tensor | None], axis: int, silu: bool, capability: tuple[int, int], *, backward: bool
-) -> _Call:
-    """Turn shapes and strides into arguments; nothing is copied. `tensors` has the arrays along the axis."""
+    tensors: dict[str, Tensor | None], axis: int, silu: bool, capability: tuple[int, int], *, backward: bool,
+    sums: tuple[bool, bool] = (False, False),
+) -> _Call:  # fmt: skip
+    """Turn shapes and strides into arguments; nothing is copied. `tensors` has the arrays along the axis.
+
+    `sums` says whether the gradients of weight and bias are needed.
+    """
     x, weight = tensors["x"], tensors["weight"]
     assert x is not None
     assert weight is not None
@@ -354,17 +378,20 @@ def _prepare(
         arguments[f"{name}_strides"] = strides
 
     if backward:
-        before = taps - 1 if along["state"] is not None else 0
+        before = taps - 1 if along["dstate"] is not None else 0
     else:
         before = max(0, taps - 1 - length) if along["after"] is not None else 0
     span, groups = length + before, x.numel() // (length * width)
+    if backward and along["dx"] is None and not any(sums):
+        # Nothing but the gradient of the state is wanted: only what comes before the first has rows.
+        span = before
     rows = groups * span
     if rows >= 2**31 - 2**16:
         raise ValueError(f"rung='kernels' takes fewer than 2^31 entries of all sequences; got {rows}.")
     aligned = all(
         _triton.aligned(y, axis) for y in present.values() if y.ndim == x.ndim and y.dtype == x.dtype
     )
-    config = pick_config(capability, width, taps, aligned=aligned, backward=backward)
+    config = pick_config(capability, x.dtype, width, taps, aligned=aligned, backward=backward)
     # More blocks a program are fewer sums to add up, but a chip wants a thousand programs.
     tiles, enough = triton.cdiv(rows, config.rows), 1 if capability == (0, 0) else 1024
     steps = max(1, min(config.steps if backward else 1, tiles * triton.cdiv(width, config.columns) // enough))
@@ -372,7 +399,7 @@ def _prepare(
         "sizes": (1, *(size for size, _ in levels[1:])),
         "weight_strides": weight.stride(), "bias_stride": 0, "rows": rows, "span": span, "before": before,
         "length": length, "steps": steps, "LEVELS": len(levels), "TAPS": taps, "WIDTH": width, "SILU": silu,
-        "ROWS": config.rows, "COLUMNS": config.columns,
+        "WEIGHT": sums[0], "BIAS": sums[1], "ROWS": config.rows, "COLUMNS": config.columns,
     }  # fmt: skip
     bias = tensors["bias"]
     if bias is not None:
@@ -410,6 +437,11 @@ def _empty_results(x: Tensor, taps: int, axis: int, keep: bool) -> tuple[Tensor,
     return y, torch.empty(shape, dtype=x.dtype, device=x.device)
 
 
+def _empty_like(y: Tensor | None, x: Tensor) -> Tensor:
+    """Room for the gradient of y; something empty if there is none, as an operator cannot return None."""
+    return torch.empty([0] if y is None else y.shape, dtype=x.dtype, device=x.device)
+
+
 @torch.library.custom_op("t2lib::short_conv", mutates_args=(), device_types=DEVICES)
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, documents: Tensor | None,
@@ -431,26 +463,33 @@ def _forward(
 def _backward(
     grad: Tensor, grad_after: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None,
     documents: Tensor | None, axis: int, silu: bool, keep: bool,
+    need_x: bool, need_weight: bool, need_bias: bool, need_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, weight, bias and state; for a bias or state that is not there, something empty."""
+    """The gradients of x, weight, bias and state; something empty for each that is not needed."""
     kinship = _kinship(documents, weight.shape[1], axis)
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    dstate = torch.empty([0] if state is None else state.shape, dtype=x.dtype, device=x.device)
+    dx = _empty_like(x if need_x else None, x)
+    dstate = _empty_like(state if need_state else None, x)
     tensors: dict[str, Tensor | None] = {
         "x": x, "weight": weight, "bias": bias, "state": state, "kinship": kinship, "grad": grad,
-        "grad_after": grad_after if keep else None, "dx": dx, "dstate": None if state is None else dstate,
+        "grad_after": grad_after if keep else None, "dx": dx if need_x else None,
+        "dstate": dstate if need_state else None,
     }  # fmt: skip
     width, taps = weight.shape
-    blocks = 0
+    sums, blocks = (need_weight, need_bias), 0
     if x.numel():
-        call = _prepare(tensors, axis, silu, _triton.capability(x), backward=True)
+        call = _prepare(tensors, axis, silu, _triton.capability(x), backward=True, sums=sums)
         blocks = call.blocks
-    partial = torch.empty((blocks, taps + 1, width), dtype=torch.float32, device=x.device)
+    partial = torch.empty(
+        (blocks, taps * need_weight + need_bias, width), dtype=torch.float32, device=x.device
+    )
     if x.numel():
-        _launch(backward, call, tensors | {"partial": partial})
-    sums = partial.sum(0)
-    dweight = sums[:taps].t().to(weight.dtype).contiguous()
-    dbias = (sums[taps] if bias is not None else sums.new_empty(0)).to(weight.dtype, copy=True)
+        _launch(backward, call, tensors | {"partial": partial if any(sums) else None})
+    added = partial.sum(0)
+    dweight, dbias = _empty_like(None, x), _empty_like(None, x)
+    if need_weight:
+        dweight = added[:taps].t().to(weight.dtype).contiguous()
+    if need_bias:
+        dbias = added[-1].to(weight.dtype, copy=True)
     return dx, dweight, dbias, dstate
 
 
@@ -463,15 +502,12 @@ def _(
 
 @_backward.register_fake
 def _(
-    grad: Tensor, grad_after: Tensor, x: Tensor, weight: Tensor, bias: Any, state: Any, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    def empty(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=x.dtype, device=x.device)
-
-    none = bias is None
+    grad: Tensor, grad_after: Tensor, x: Tensor, weight: Tensor, bias: Any, state: Any, documents: Any,
+    axis: int, silu: bool, keep: bool, need_x: bool, need_weight: bool, need_bias: bool, need_state: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     return (
-        empty(*x.shape), empty(*weight.shape), empty(0) if none else empty(weight.shape[0]),
-        empty(0) if state is None else empty(*state.shape),
+        _empty_like(x if need_x else None, x), _empty_like(weight if need_weight else None, x),
+        _empty_like(bias if need_bias else None, x), _empty_like(state if need_state else None, x),
     )  # fmt: skip
 
 
@@ -481,9 +517,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, grad: Tensor, grad_after: Tensor) -> tuple[Any, ...]:
-    x, weight, bias, state, documents = ctx.saved_tensors
-    dx, dweight, dbias, dstate = _backward(grad, grad_after, x, weight, bias, state, documents, *ctx.rest)
-    return dx, dweight, None if bias is None else dbias, None if state is None else dstate, *[None] * 4
+    needs = ctx.needs_input_grad[:4]
+    found = _backward(grad, grad_after, *ctx.saved_tensors, *ctx.rest, *needs)
+    return *(y if need else None for y, need in zip(found, needs, strict=True)), *[None] * 4
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
@@ -511,8 +547,9 @@ def short_conv(
     the backward pass has no derivative of its own.
 
     Bytes: forward reads x and writes y, 2 d elements an entry; backward reads x and the gradient of y and
-    writes that of x, 3 d elements an entry; the taps and the state are small beside them. Exact counts are
-    those of `cost.kernel_bytes`, which tests compare with what the kernels touch.
+    writes that of x, 3 d elements an entry, or less if less is needed; the taps and the state are small
+    beside them. Exact counts are those of `cost.kernel_bytes`, which tests compare with what the kernels
+    touch; it also says what PyTorch adds.
     """
     _triton.check("short_conv", refuses(x))
     y, after = _forward(x, weight, bias, state, documents, axis, silu, keep)

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from t2lib.ops._contract import check_choice, check_integer
 
+# The widest value that one launch of the kernels reads; a wider one takes a launch for each piece.
+WIDEST = 256
+
 __all__ = [
+    "WIDEST",
     "chunk_pairs",
     "forward_bytes",
     "forward_flops",
@@ -116,27 +120,48 @@ def kernel_bytes(
     window_type: str = "strict",
     lookback: int = 1,
     labels: int = 0,
+    gradients: tuple[str, ...] = ("q", "k", "v"),
 ) -> tuple[int, int]:
     """Bytes that the kernels touch, forward and backward; what a launch reads again counts once.
 
-    Forward q and the result, the keys and values that a query sees, and a float32 a row, its log-sum. The
-    backward pass is two launches: for dq it reads q, the result, its gradient, keys, values and log-sums, and
-    writes dq and a float32 a row; for dk and dv it reads all of these but the result, and writes both.
-    `labels` bytes of documents and padding are read by each.
+    Forward q and the result, the keys and values that a query sees, and a float32 a row, its log-sum.
+
+    Backward the `gradients` of some of q, k and v, in up to two launches. The first, for q and k, reads the
+    result and its gradient; for k it leaves a float32 a row, their product; for dq it reads q, keys, values
+    and log-sums, and writes dq. The second, for k and v, reads q, the gradient of the result, keys and
+    log-sums, for dk also values and those products; it writes what is wanted of dk and dv.
+
+    `labels` bytes of documents and padding are read by each launch that has to know who sees whom. A value
+    wider than WIDEST is read in pieces, and all of this is done for each piece. Then PyTorch joins the pieces
+    of the result and adds up those of dq and dk, which is not counted.
     """
     n_q, window = check_integer("n_q", n_q, 1), check_integer("window", window, 1)
+    width, itemsize = check_integer("width", width, 1), check_integer("itemsize", itemsize, 1)
     check_choice("window_type", window_type, ("strict", "chunk"))
+    for name in gradients:
+        check_choice("gradients", name, ("q", "k", "v"))
     value_width = width if value_width is None else check_integer("value_width", value_width, 1)
     sequences, group = check_integer("sequences", sequences, 1), check_integer("group", group, 1)
     start = check_integer("query_start", query_start, 0)
     first = start - window + 1 if window_type == "strict" else (start // window - lookback) * window
     rows, key_rows = n_q * sequences, (start + n_q) * (sequences // group)
     seen_rows = (start + n_q - max(0, first)) * (sequences // group)
-    both = (width + value_width) * itemsize
-    forward = rows * (both + 4) + seen_rows * both
-    dq = rows * (2 * width + 2 * value_width) * itemsize + rows * 8 + seen_rows * both
-    dkv = rows * (both + 8) + 2 * key_rows * both
-    return forward + labels, dq + dkv + 2 * labels
+    forward = backward = 0
+    for begin in range(0, value_width, WIDEST):
+        piece = min(WIDEST, value_width - begin)
+        key, value = width * itemsize, piece * itemsize
+        forward += rows * (key + value + 4) + seen_rows * (key + value) + labels
+        if "q" in gradients or "k" in gradients:
+            backward += rows * (2 * value + (4 if "k" in gradients else 0))
+        if "q" in gradients:
+            backward += rows * (2 * key + 4) + seen_rows * (key + value) + labels
+        if "k" in gradients or "v" in gradients:
+            backward += rows * (key + value + 4) + key_rows * key + labels
+        if "k" in gradients:
+            backward += rows * 4 + key_rows * (value + key)
+        if "v" in gradients:
+            backward += key_rows * value
+    return forward, backward
 
 
 def re_read_factor(window: int, block: int) -> float:

@@ -29,8 +29,8 @@ from t2lib.ops import _triton
 from t2lib.ops._configs import tabled
 from t2lib.ops._triton import DEVICES, has_nan, offset
 from t2lib.ops.short_swa import Mask
+from t2lib.ops.short_swa.cost import WIDEST
 
-WIDEST = 256
 # Fewer queries than this, or a window no longer than SHORT, take the shift form.
 FEW, SHORT = 16, 4
 # Triton compiles a variant for an argument that is 1 or divisible by 16; a length must not make a variant.
@@ -66,11 +66,12 @@ def pick_config(
     matrix_unit = capability >= (8, 0) and dtype != torch.float32
     widest_tile = 64 if not matrix_unit else WIDEST if aligned else 128
     if few or width > widest_tile:
-        return Config(False, 1024 // width, 1, 8, 1)
+        # Where no vectors can be loaded, the addresses of single numbers take as much room as these.
+        return Config(False, (1024 if aligned else 512) // width, 1, 8, 1)
     if not matrix_unit:
-        return Config(True, 16, 32 if aligned and dtype == torch.float32 else 16, 8, 1)
+        return Config(True, 16, 32 if aligned and dtype == torch.float32 and not backward else 16, 8, 1)
     if width > 128 or not aligned:
-        return Config(True, 16, 32, 8, 1)
+        return Config(True, 16, 16 if backward and not aligned else 32, 8, 1)
     if width <= 64 and not backward:
         # 64 rows share each load of their keys, and take the wide matrix instruction of 9.0. The backward
         # kernels hold twice as much and would leave room for half as many programs.
@@ -276,8 +277,8 @@ def _dq_by_tile(
 
 @triton.jit
 def _dkv_by_shift(
-    dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, before, span, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
 ):  # fmt: skip
     """Add what the queries of one head send back to their keys, one query a step, forwards."""
     k_rows, v_rows = k_rows.to(tl.float32), v_rows.to(tl.float32)
@@ -288,17 +289,21 @@ def _dkv_by_shift(
         q_rows = _load(queries, row, seen, WIDTH, k_rows.shape[1]).to(tl.float32)
         grad_rows = _load(grads, row, seen, VALUE_WIDTH, v_rows.shape[1]).to(tl.float32)
         score = tl.sum(q_rows * k_rows, 1) * (scale * 1.4426950408889634)
-        weight = tl.exp2(score - tl.load(lse + row, mask=seen, other=0.0))
-        ds = weight * (tl.sum(grad_rows * v_rows, 1) - tl.load(deltas + row, mask=seen, other=0.0))
-        dv += tl.where(seen[:, None], weight[:, None] * grad_rows, 0.0)
-        dk += tl.where(seen[:, None], ds[:, None] * q_rows, 0.0)
+        weight = tl.exp2(score - tl.load(lse + before + row, mask=seen, other=0.0))
+        if DV:
+            dv += tl.where(seen[:, None], weight[:, None] * grad_rows, 0.0)
+        if DK:
+            delta = tl.load(deltas + before + row, mask=seen, other=0.0)
+            ds = weight * (tl.sum(grad_rows * v_rows, 1) - delta)
+            dk += tl.where(seen[:, None], ds[:, None] * q_rows, 0.0)
     return dk, dv
 
 
 @triton.jit
 def _dkv_by_tile(
-    dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, before, span, rule, scale,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     end = _last_seeing(tl.minimum(begin + k_rows.shape[0], rule[0]) - 1, rule, CHUNK) + 1
     for start in range(tl.maximum(begin, span[1]), end, COLUMNS):
@@ -308,12 +313,14 @@ def _dkv_by_tile(
         grad_rows = _load(grads, row, query < end, VALUE_WIDTH, v_rows.shape[1])
         seen = _sees(query[None, :], key[:, None], rule, CHUNK)
         score = tl.dot(k_rows, tl.trans(q_rows), input_precision="ieee") * (scale * 1.4426950408889634)
-        weight = tl.exp2(score - tl.load(lse + row, mask=query < end, other=0.0)[None, :])
+        weight = tl.exp2(score - tl.load(lse + before + row, mask=query < end, other=0.0)[None, :])
         weight = tl.where(seen, weight, 0.0)
-        dv = tl.dot(weight.to(grad_rows.dtype), grad_rows, dv, input_precision="ieee")
-        ds = tl.dot(v_rows, tl.trans(grad_rows), input_precision="ieee")
-        ds = weight * (ds - tl.load(deltas + row, mask=query < end, other=0.0)[None, :])
-        dk = tl.dot(tl.where(seen, ds, 0.0).to(q_rows.dtype), q_rows, dk, input_precision="ieee")
+        if DV:
+            dv = tl.dot(weight.to(grad_rows.dtype), grad_rows, dv, input_precision="ieee")
+        if DK:
+            delta = tl.load(deltas + before + row, mask=query < end, other=0.0)
+            ds = weight * (tl.dot(v_rows, tl.trans(grad_rows), input_precision="ieee") - delta[None, :])
+            dk = tl.dot(tl.where(seen, ds, 0.0).to(q_rows.dtype), q_rows, dk, input_precision="ieee")
     return dk, dv
 
 
@@ -321,9 +328,9 @@ def _dkv_by_tile(
 def _dkv_of_heads(
     k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
     LEVELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    TILE: tl.constexpr, COLUMNS: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dk (without the scale) and dv, summed over the query heads that share these keys."""
+    """dk (without the scale) and dv, summed over the query heads that share these keys; zero if not asked."""
     dk = tl.zeros([k_rows.shape[0], k_rows.shape[1]], tl.float32)
     dv = tl.zeros([v_rows.shape[0], v_rows.shape[1]], tl.float32)
     for member in range(share):
@@ -335,17 +342,16 @@ def _dkv_of_heads(
         )  # fmt: skip
         queries = (sources[0], offset(group, sizes, sources[1], LEVELS, 2), sources[1])
         grads = (sources[2], offset(group, sizes, sources[3], LEVELS, 2), sources[3])
-        lse = sources[4] + group.to(tl.int64) * span[0]
-        deltas = sources[5] + group.to(tl.int64) * span[0]
+        lse, deltas, before = sources[4], sources[5], group.to(tl.int64) * span[0]
         if TILE:
             dk, dv = _dkv_by_tile(
-                dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, span, rule, scale,
-                CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
+                dk, dv, k_rows, v_rows, begin, key, queries, grads, lse, deltas, before, span, rule, scale,
+                CHUNK, WIDTH, VALUE_WIDTH, DK, DV, COLUMNS,
             )  # fmt: skip
         else:
             dk, dv = _dkv_by_shift(
-                dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, span, rule, scale,
-                CHUNK, WIDTH, VALUE_WIDTH,
+                dk, dv, k_rows, v_rows, key, queries, grads, lse, deltas, before, span, rule, scale,
+                CHUNK, WIDTH, VALUE_WIDTH, DK, DV,
             )  # fmt: skip
     return dk, dv
 
@@ -398,43 +404,48 @@ def backward_q(
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dq, owned by queries like the forward. Leaves delta = Σ grad · out of each row for `backward_kv`."""
+    """dq, owned by queries like the forward, and delta = Σ grad · out of each row for `backward_kv`.
+
+    Either may be None; without dq nothing but grad and out is read.
+    """
     group, begin, row, inside = _place(n_q, groups, ROWS, TILE)
-    query = tl.where(inside, query_start + row, n_k)
-    rule = (
-        n_k, window, lookback, reach,
-        (documents, offset(group, sizes, document_strides, LEVELS, 2), document_strides),
-        (valid, offset(group, sizes, valid_strides, LEVELS, 2), valid_strides),
-    )  # fmt: skip
-    queries = (q, offset(group, sizes, q_strides, LEVELS, 2), q_strides)
-    keys = (k, offset(group // share, key_sizes, k_strides, LEVELS, 2), k_strides)
-    values = (v, offset(group // share, key_sizes, v_strides, LEVELS, 2), v_strides)
     outs = (out, offset(group, sizes, out_strides, LEVELS, 2), out_strides)
     grads = (grad, offset(group, sizes, grad_strides, LEVELS, 2), grad_strides)
-    dqs = (dq, offset(group, sizes, dq_strides, LEVELS, 2), dq_strides)
     number = group.to(tl.int64) * n_q + row
-    q_rows = _load(queries, row, inside, WIDTH, PADDED)
     grad_rows = _load(grads, row, inside, VALUE_WIDTH, VALUE_PADDED)
     out_rows = _load(outs, row, inside, VALUE_WIDTH, VALUE_PADDED)
     delta = tl.sum(grad_rows.to(tl.float32) * out_rows.to(tl.float32), 1)
-    log_sum = tl.load(lse + number, mask=inside, other=0.0)
-    if TILE:
-        dq_rows = _dq_by_tile(
-            q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale,
-            CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
+    if deltas is not None:
+        tl.store(deltas + number, delta, mask=inside)
+    if dq is not None:
+        query = tl.where(inside, query_start + row, n_k)
+        rule = (
+            n_k, window, lookback, reach,
+            (documents, offset(group, sizes, document_strides, LEVELS, 2), document_strides),
+            (valid, offset(group, sizes, valid_strides, LEVELS, 2), valid_strides),
         )  # fmt: skip
-        if _not_finite(dq_rows):
+        queries = (q, offset(group, sizes, q_strides, LEVELS, 2), q_strides)
+        keys = (k, offset(group // share, key_sizes, k_strides, LEVELS, 2), k_strides)
+        values = (v, offset(group // share, key_sizes, v_strides, LEVELS, 2), v_strides)
+        dqs = (dq, offset(group, sizes, dq_strides, LEVELS, 2), dq_strides)
+        q_rows = _load(queries, row, inside, WIDTH, PADDED)
+        log_sum = tl.load(lse + number, mask=inside, other=0.0)
+        if TILE:
+            dq_rows = _dq_by_tile(
+                q_rows, grad_rows, query_start + begin, query, log_sum, delta, keys, values, rule, scale,
+                CHUNK, WIDTH, VALUE_WIDTH, COLUMNS,
+            )  # fmt: skip
+            if _not_finite(dq_rows):
+                dq_rows = _dq_by_shift(
+                    q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
+                    CHUNK, WIDTH, VALUE_WIDTH,
+                )  # fmt: skip
+        else:
             dq_rows = _dq_by_shift(
                 q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
                 CHUNK, WIDTH, VALUE_WIDTH,
             )  # fmt: skip
-    else:
-        dq_rows = _dq_by_shift(
-            q_rows, grad_rows, query, log_sum, delta, keys, values, rule, scale,
-            CHUNK, WIDTH, VALUE_WIDTH,
-        )  # fmt: skip
-    _store(dqs, row, inside, dq_rows * scale, WIDTH)
-    tl.store(deltas + number, delta, mask=inside)
+        _store(dqs, row, inside, dq_rows * scale, WIDTH)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -446,30 +457,37 @@ def backward_kv(
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv, owned by keys, so that no sum needs an atomic."""
+    """dk and dv, owned by keys, so that no sum needs an atomic.
+
+    Either may be None; without dk neither v nor deltas is read.
+    """
     key_group, begin, row, inside = _place(n_k, groups // share, ROWS, TILE)
     key = tl.where(inside, row, n_k)
     k_offset = offset(key_group, key_sizes, k_strides, LEVELS, 2)
     v_offset = offset(key_group, key_sizes, v_strides, LEVELS, 2)
     k_rows = _load((k, k_offset, k_strides), row, inside, WIDTH, PADDED)
-    v_rows = _load((v, v_offset, v_strides), row, inside, VALUE_WIDTH, VALUE_PADDED)
+    v_rows = tl.zeros([ROWS, VALUE_PADDED], v.dtype.element_ty)
+    if dk is not None:
+        v_rows = _load((v, v_offset, v_strides), row, inside, VALUE_WIDTH, VALUE_PADDED)
     sources = (q, q_strides, grad, grad_strides, lse, deltas)
     labels = (documents, document_strides, valid, valid_strides)
     span = (n_q, query_start)
     facts = (n_k, window, lookback, reach)
     dk_rows, dv_rows = _dkv_of_heads(
         k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
-        LEVELS, CHUNK, WIDTH, VALUE_WIDTH, TILE, COLUMNS,
+        LEVELS, CHUNK, WIDTH, VALUE_WIDTH, dk is not None, dv is not None, TILE, COLUMNS,
     )  # fmt: skip
     if TILE and (_not_finite(dk_rows) | _not_finite(dv_rows)):
         dk_rows, dv_rows = _dkv_of_heads(
             k_rows, v_rows, begin, key, key_group, share, sources, labels, sizes, span, facts, scale,
-            LEVELS, CHUNK, WIDTH, VALUE_WIDTH, False, COLUMNS,
+            LEVELS, CHUNK, WIDTH, VALUE_WIDTH, dk is not None, dv is not None, False, COLUMNS,
         )  # fmt: skip
-    dk_offset = offset(key_group, key_sizes, dk_strides, LEVELS, 2)
-    dv_offset = offset(key_group, key_sizes, dv_strides, LEVELS, 2)
-    _store((dk, dk_offset, dk_strides), row, inside, dk_rows * scale, WIDTH)
-    _store((dv, dv_offset, dv_strides), row, inside, dv_rows, VALUE_WIDTH)
+    if dk is not None:
+        dk_offset = offset(key_group, key_sizes, dk_strides, LEVELS, 2)
+        _store((dk, dk_offset, dk_strides), row, inside, dk_rows * scale, WIDTH)
+    if dv is not None:
+        dv_offset = offset(key_group, key_sizes, dv_strides, LEVELS, 2)
+        _store((dv, dv_offset, dv_strides), row, inside, dv_rows, VALUE_WIDTH)
 
 
 class _Call(NamedTuple):
@@ -507,7 +525,9 @@ def _prepare(
     # Decoding does not need the outermost size, and it would make variants for nothing.
     sizes = (1, *(size for size, _ in levels[1:]))
     none = (0,) * (2 + len(levels))
-    arguments: dict[str, Any] = {"document_strides": none, "valid_strides": none}
+    arguments: dict[str, Any] = dict.fromkeys(
+        (f"{name}_strides" for name in ("document", "valid", "dq", "dk", "dv")), none
+    )
     for index, (name, x) in enumerate(everything.items()):
         by_level = (strides[index] for _, strides in levels)
         arguments[f"{name}_strides"] = (x.stride(axis), x.stride(-1), *by_level)
@@ -530,19 +550,19 @@ def _prepare(
     padded = max(arguments["PADDED"], arguments["VALUE_PADDED"])
     few, aligned = n_q < FEW or reach <= SHORT, all(_triton.aligned(x, axis) for x in tensors.values())
     config = pick_config(
-        _triton.capability(q), q.dtype, padded, few=few, aligned=aligned, backward="dq" in tensors
+        _triton.capability(q), q.dtype, padded, few=few, aligned=aligned, backward="grad" in tensors
     )
     arguments |= {"TILE": config.tile, "ROWS": config.rows, "COLUMNS": config.columns}
     return _Call(groups, config, arguments)
 
 
-def _launch(kernel: Any, call: _Call, groups: int, count: int, tensors: dict[str, Tensor]) -> None:
+def _launch(kernel: Any, call: _Call, groups: int, count: int, tensors: dict[str, Any]) -> None:
     """Run one kernel over `count` rows of each of `groups` groups."""
     tile, rows, _, warps, stages = call.config
     programs = groups * triton.cdiv(count, rows) if tile else triton.cdiv(groups * count, rows)
     _triton.launch(
         "short_swa", kernel, programs, call.arguments | tensors,
-        device=tensors["q"].device, warps=warps, stages=stages,
+        device=tensors["q"].device, warps=warps, stages=stages, registers=_triton.most_registers(warps),
     )  # fmt: skip
 
 
@@ -551,9 +571,12 @@ def _empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return out, torch.empty(q.numel() // q.shape[-1], dtype=torch.float32, device=q.device)
 
 
-def _empty_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    return dq, dk, dv
+def _empty_gradients(inputs: tuple[Tensor, Tensor, Tensor], needs: tuple[bool, bool, bool]) -> list[Tensor]:
+    """Room for each gradient that is needed; something empty for others: an operator cannot return None."""
+    return [
+        torch.empty(x.shape if need else [0], dtype=x.dtype, device=x.device)
+        for x, need in zip(inputs, needs, strict=True)
+    ]
 
 
 @torch.library.custom_op("t2lib::short_swa", mutates_args=(), device_types=DEVICES)
@@ -575,15 +598,24 @@ def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     documents: Tensor | None, valid: Tensor | None,
     axis: int, head_axis: int | None, window: int, chunk: bool, lookback: int, query_start: int, scale: float,
+    need_q: bool, need_k: bool, need_v: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv."""
-    dq, dk, dv = _empty_gradients(q, k, v)
-    tensors = {"q": q, "k": k, "v": v, "out": out, "grad": grad, "dq": dq, "dk": dk, "dv": dv}
+    """dq, dk, dv; something empty for each that is not needed."""
+    needs = (need_q, need_k, need_v)
+    dq, dk, dv = _empty_gradients((q, k, v), needs)
+    tensors = {"q": q, "k": k, "v": v, "out": out, "grad": grad}
+    wanted = zip(("dq", "dk", "dv"), (dq, dk, dv), needs, strict=True)
+    tensors |= {name: x for name, x, need in wanted if need}
     call = _prepare(tensors, documents, valid, axis, head_axis, window, chunk, lookback, query_start, scale)
     if call.groups:
-        tensors |= {"lse": lse, "deltas": torch.empty_like(lse)}
-        _launch(backward_q, call, call.groups, q.shape[axis], tensors)
-        _launch(backward_kv, call, call.groups // call.arguments["share"], k.shape[axis], tensors)
+        absent = dict.fromkeys(("dq", "dk", "dv"))
+        given: dict[str, Any] = absent | tensors | {"lse": lse, "deltas": None}
+        if need_k:
+            given["deltas"] = torch.empty_like(lse)
+        if need_q or need_k:
+            _launch(backward_q, call, call.groups, q.shape[axis], given)
+        if need_k or need_v:
+            _launch(backward_kv, call, call.groups // call.arguments["share"], k.shape[axis], given)
     return dq, dk, dv
 
 
@@ -594,7 +626,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 @_backward.register_fake
 def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_gradients(q, k, v)
+    dq, dk, dv = _empty_gradients((q, k, v), rest[-3:])
+    return dq, dk, dv
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -603,7 +636,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
-    return *_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 9
+    needs = ctx.needs_input_grad[:3]
+    found = _backward(grad, *ctx.saved_tensors, *ctx.rest, *needs)
+    return *(x if need else None for x, need in zip(found, needs, strict=True)), *[None] * 9
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
@@ -625,8 +660,9 @@ def short_swa(
     """The reads of `loops` in one kernel, their gradients in two; arguments as the contract passes them.
 
     float32 (products in full float32, not TF32), float16, and bfloat16 from compute capability 8.0; softmax
-    and sums in float32. Differentiable once: the backward pass has no derivative of its own. A NaN in q, k or
-    v reaches exactly the rows that see it. Memory beyond results and gradients: two float32 a row of q.
+    and sums in float32. Differentiable once: the backward pass has no derivative of its own; it computes the
+    gradients that are needed and reads what they need. A NaN in q, k or v reaches exactly the rows that see
+    it. Memory beyond results and gradients: two float32 a row of q. Bytes moved: `cost.kernel_bytes`.
     """
     _triton.check("short_swa", refuses(q))
     rule = (

@@ -36,6 +36,49 @@ def test_results_gradients_and_the_bytes_touched(case: Any, dtype: torch.dtype) 
     assert tuple(bytes_touched) == case.stated(dtype.itemsize)
 
 
+# Each alone, and what a frozen filter, frozen activations and a learned first state ask for.
+@pytest.mark.parametrize(
+    "gradients",
+    [("x",), ("weight",), ("bias",), ("state",), ("x", "state"), ("weight", "bias"), ("x", "weight", "bias"),
+     ("bias", "state")],
+    ids="+".join,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("activation", "taps", "length"), [("silu", 4, 9), ("silu", 6, 2), (None, 4, 9), (None, 3, 1)]
+)
+def test_a_gradient_nobody_asked_for_moves_nothing(
+    gradients: tuple[str, ...], activation: str | None, taps: int, length: int
+) -> None:
+    documents = (torch.arange(2 * length) // 5).view(2, length)
+    case = example(
+        "", (2, length, 20), taps, axis=1, bias=True, state=True, activation=activation, return_state=True,
+        documents=documents, gradients=gradients,
+    )  # fmt: skip
+    inputs = {name: x.float() for name, x in case.inputs.items()}
+    asked = ["initial_state" if name == "state" else name for name in gradients]
+    found = []
+    for names in (list(inputs), asked):
+        leaves = {name: x.detach().requires_grad_(name in names) for name, x in inputs.items()}
+        results = case.call("kernels", leaves)
+        upstream = [normal(*y.shape, seed=7, dtype=torch.float32) for y in results]
+        with touched() as launches:
+            arrays = torch.autograd.grad(results, [leaves[name] for name in names], upstream)
+        found.append(dict(zip(names, arrays, strict=True)))
+    for name in asked:
+        torch.testing.assert_close(found[1][name], found[0][name], atol=1e-6, rtol=1e-6)
+    assert case.stated is not None
+    assert launches.distinct == case.stated(4)[1]
+
+
+def test_a_frozen_filter_without_silu_reads_no_x() -> None:
+    x, weight = normal(2, 9, 20, dtype=torch.float32), normal(20, 4, seed=1, dtype=torch.float32)
+    y = short_conv(x.requires_grad_(), weight, axis=1, rung="kernels")
+    with touched() as launches:
+        torch.autograd.grad(y, x, y.detach())
+    assert launches[0].loaded.keys() == {"weight", "grad"}
+    assert launches[0].stored.keys() == {"dx"}
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
 def test_lengths_around_the_taps(length: int) -> None:
     documents = torch.tensor([7, 7, -1, 7, 2**40])[:length].view(1, length)
@@ -174,7 +217,12 @@ def test_the_operator_is_registered_whole() -> None:
         for y in (torch.randn(1, 5, 8), torch.randn(8, 3), torch.randn(8), torch.randn(1, 2, 8))
     )
     documents = torch.tensor([[0, 0, 1, 1, 1]])
-    torch.library.opcheck(kernels._forward, (x, weight, bias, state, documents, 1, True, True))
+    rest = (documents, 1, True, True)
+    torch.library.opcheck(kernels._forward, (x, weight, bias, state, *rest))
+    saved = [y.detach() for y in (x, weight, bias, state)]
+    results = kernels._forward(*saved, *rest)
+    for needs in ((True, True, True, True), (False, True, False, False), (False, False, False, True)):
+        torch.library.opcheck(kernels._backward, (*results, *saved, *rest, *needs))
 
 
 def test_a_full_graph_compile_changes_nothing() -> None:
@@ -183,13 +231,15 @@ def test_a_full_graph_compile_changes_nothing() -> None:
     def model(x: Tensor, weight: Tensor) -> Tensor:
         return torch.tanh(short_conv(x * 2, weight, axis=1, rung="kernels", activation="silu"))
 
-    found = []
-    for function in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
-        leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
-        y = function(*leaves)
-        found.append([y.detach(), *torch.autograd.grad(y.sum(), leaves)])
-    for got, want in zip(*found, strict=True):
-        torch.testing.assert_close(got, want)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for learned in (True, False):
+        found = []
+        for function in (model, compiled):
+            leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_(learned)]
+            y = function(*leaves)
+            found.append([y.detach(), *torch.autograd.grad(y.sum(), leaves[: 1 + learned])])
+        for got, want in zip(*found, strict=True):
+            torch.testing.assert_close(got, want)
 
 
 @triton.jit

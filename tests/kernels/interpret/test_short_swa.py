@@ -80,6 +80,31 @@ def test_the_bytes_touched_are_those_stated(case: Any, dtype: torch.dtype) -> No
     assert tuple(bytes_touched) == case.stated(dtype.itemsize)
 
 
+@pytest.mark.parametrize("gradients", ["q", "k", "v", "qk", "qv", "kv"])
+def test_a_gradient_nobody_asked_for_moves_nothing(gradients: str, both_forms: None) -> None:
+    tensors = dict(zip("qkv", inputs((1, 25, 4, 16), axis=1, value_width=24, share=(2, 2)), strict=True))
+    call: dict[str, Any] = {"axis": 1, "window": 6, "head_axis": 2}
+    call["documents"] = (torch.arange(25) // 10).view(1, 25, 1)
+    want = result_and_gradients("kernels", list(tensors.values()), **call)
+    leaves = {name: x.detach().requires_grad_(name in gradients) for name, x in tensors.items()}
+    out = short_swa(*leaves.values(), rung="kernels", **call)
+    with touched() as launches:
+        got = torch.autograd.grad(out, [leaves[name] for name in gradients], normal(*out.shape, seed=9))
+    for name, x in zip(gradients, got, strict=True):
+        assert torch.equal(x, want[f"d{name}"]), name
+    _, stated = cost.kernel_bytes(
+        25, 6, 16, itemsize=4, value_width=24, sequences=4, group=2, labels=25 * 8,
+        gradients=tuple(gradients),
+    )  # fmt: skip
+    assert launches.distinct == stated
+    # Of one kernel alone: the other inputs are not even read.
+    if gradients == "v":
+        assert [launch.kernel for launch in launches] == ["backward_kv"]
+        assert launches[0].loaded.keys() == {"q", "k", "grad", "lse", "documents"}
+    if gradients == "q":
+        assert [launch.kernel for launch in launches] == ["backward_q"]
+
+
 def test_a_block_of_queries_loads_its_keys_once(force: Callable[[Config], None]) -> None:
     force(Config(True, 32, 16, 4, 1))
     with touched() as launches:
@@ -264,7 +289,15 @@ def test_a_wrong_predicate_is_caught(
 
 
 def test_a_value_wider_than_the_kernels_hold_is_read_in_pieces() -> None:
-    check(inputs((1, 5, 16), axis=1, value_width=300), axis=1, window=2)
+    tensors = inputs((1, 5, 16), axis=1, value_width=300)
+    check(tensors, axis=1, window=2)
+    leaves = [x.requires_grad_() for x in tensors]
+    with touched() as forward:
+        out = short_swa(*leaves, axis=1, window=2, rung="kernels")
+    with touched() as backward:
+        torch.autograd.grad(out, leaves, out.detach())
+    stated = cost.kernel_bytes(5, 2, 16, itemsize=4, value_width=300)
+    assert (forward.distinct, backward.distinct) == stated
 
 
 def test_an_empty_batch_is_an_empty_result() -> None:
@@ -276,6 +309,10 @@ def test_the_operator_is_registered_whole() -> None:
     q, k, v = (x.requires_grad_() for x in inputs((1, 6, 16), axis=1))
     arguments = (q, k, v, None, None, 1, None, 3, False, 0, 0, 0.25)
     torch.library.opcheck(kernels._forward, arguments)
+    q, k, v = (x.detach() for x in (q, k, v))
+    for needs in ((True, True, True), (False, False, True)):
+        out, lse = kernels._forward(q, k, v, *arguments[3:])
+        torch.library.opcheck(kernels._backward, (out, q, k, v, out, lse, *arguments[3:], *needs))
 
 
 def test_a_full_graph_compile_changes_nothing() -> None:
@@ -284,13 +321,16 @@ def test_a_full_graph_compile_changes_nothing() -> None:
     def model(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.tanh(kernels._forward(q * 2, k, v, None, None, 1, None, 4, False, 0, 0, 0.25)[0])
 
-    want, got = [], []
-    for function, store in ((model, want), (torch.compile(model, fullgraph=True, backend="aot_eager"), got)):
-        leaves = [x.clone().requires_grad_() for x in tensors]
-        out = function(*leaves)
-        store += [out.detach(), *torch.autograd.grad(out.sum(), leaves)]
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for needs in ((True, True, True), (True, False, False)):
+        want, got = [], []
+        for function, store in ((model, want), (compiled, got)):
+            leaves = [x.clone().requires_grad_(need) for x, need in zip(tensors, needs, strict=True)]
+            out = function(*leaves)
+            asked = [x for x in leaves if x.requires_grad]
+            store += [out.detach(), *torch.autograd.grad(out.sum(), asked)]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize(
