@@ -475,9 +475,8 @@ class _Call(NamedTuple):
         if kernel is backward_asks:
             return max(1, self.config.columns // 64)
         # It holds the fewest rows.
-        if kernel is backward_norm:
-            return min(self.config.warps, max(1, self.arguments["PADDED"] // 256))
-        return self.config.warps
+        few: int = max(1, self.arguments["PADDED"] // 256)
+        return min(self.config.warps, few) if kernel is backward_norm else self.config.warps
 
     def grouped(self, kernel: Any, arguments: dict[str, Any]) -> dict[str, int]:
         """How many states a kernel unrolls of those it visits."""
