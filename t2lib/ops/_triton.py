@@ -100,7 +100,7 @@ def levels(
 
 
 def most_registers(warps: int) -> int:
-    """A limit for each thread that leaves room for three blocks of four warps on a processor, or one of eight.
+    """A limit a thread that leaves room for three blocks of four warps on a processor, or for one of eight.
 
     Left to itself, the assembler spills a few bytes in some kernels so that one block more fits; told that a
     thread may have this many, it does not.
