@@ -75,6 +75,7 @@ def builds(arch: int) -> list[Case]:
         forms.append((several, 4, torch.float16, True, 7168))
     if arch in (75, 90):
         forms.append(("token", 4, torch.float16, True, 2048))
+        forms.append((several, 1, torch.float16, True, 2048))
     if arch in (80, 100):
         forms.append((several, kernels.MOST_OUTPUTS, torch.float16, True, 300))
     found = [_case(arch, *form, backward=backward) for form in forms for backward in (False, True)]

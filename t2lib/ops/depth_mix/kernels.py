@@ -55,7 +55,7 @@ def pick_config(capability: tuple[int, int], width: int, outputs: int, *, summed
     if capability == (0, 0):
         most, rows = (128, 16) if summed else (128, 1)
     columns = min(most, max(16, triton.next_power_of_2(width)))
-    numbers = 2 if summed else 8 if vectors else 1
+    numbers = 2 if summed else 4 if vectors else 1
     return Config(columns, rows, min(8, max(1, columns // (32 * numbers))))
 
 
@@ -244,7 +244,8 @@ def _prepare(
     if grad is not None:
         dense += [grad.stride(-1)] if width > 1 else []
         grad_strides = (grad.stride(0), grad.stride(-1), *by_level[-1])
-    config = pick_config(capability, width, outputs, summed=summed)
+    # Weights a channel are loads as those of many outputs.
+    config = pick_config(capability, width, MOST_OUTPUTS if wide else outputs, summed=summed)
     blocks = triton.cdiv(width, config.columns)
     if tokens * blocks >= 2**31:
         raise ValueError(
