@@ -603,8 +603,10 @@ def delta_rewrite(
 
     float32, float16, and bfloat16 from compute capability 8.0; sums in float32. Differentiable once: the
     backward pass has no derivative of its own. d_v up to eight, any d. The state is loaded once and stored
-    once, unless d · d_v exceeds 16384, or 12288 if neither axis is innermost without gaps; cost.kernel_bytes
-    says what moves. The result has the layout of X if that has d innermost, and is contiguous otherwise.
+    once, unless d · d_v exceeds 16384, or 12288 if neither axis is innermost without gaps. A gradient that is
+    not needed is neither computed nor stored, and what only it would ask for is not loaded; on a tape all
+    are. cost.kernel_bytes says what moves. The result has the layout of X if that has d innermost, and is
+    contiguous otherwise.
     """
     _triton.check("delta_rewrite", refuses(X))
     if tape is not None:
