@@ -11,7 +11,7 @@ from typing import Any
 from book_pages import BOOK
 
 from t2lib.bench._case import BEST, Bar
-from t2lib.bench._growth import BAND
+from t2lib.bench._growth import band
 from t2lib.bench._ratios import met
 from t2lib.bench._table import FRESH, NOT_MEASURED, bar_label, rounds
 from t2lib.bench._table import KEPT as MEMORY_KEPT
@@ -75,11 +75,11 @@ def bars(device: str, folder: Path = RESULTS) -> Iterator[str]:
                 ratios = [entry.get("ratio"), second.get("ratio")][: 1 + cpu]
                 yield _row(operator, bar_label(*names, bar.of) + where, ratios, bar)
             grown = [one.get("growth_in_T", {}) for one in (result, again)]
-            for rung in {**grown[0], **grown[1]}:
+            for rung in {**grown[0], **grown[1]} if band(operator) != (None, None) else ():
                 ratios = [growth.get(rung) for growth in grown][: 1 + cpu]
                 judged = -1 if ratios[-1] is not None else 0
                 label = f"{rung}, twice the tokens{where}"
-                yield _row(operator, label, ratios, Bar(rung, rung, *BAND), judged)
+                yield _row(operator, label, ratios, Bar(rung, rung, *band(operator)), judged)
 
 
 def _entry(result: Result, bar: Bar) -> dict[str, Any]:

@@ -12,8 +12,14 @@ from t2lib.bench._case import BACKWARD, FORWARD, Function, Operator, Setting, ca
 from t2lib.bench._measure import Progress, interleaved
 
 PASSES = (FORWARD, BACKWARD)
-# What twice the tokens may cost in a program that is linear in them.
-BAND = (1.6, 2.4)
+# What twice the tokens may cost in a program that is linear in them, and of which operators that is a bar.
+# The others are bound by memory: how they grow depends on what still fits into a cache.
+BAND, BARRED = (1.6, 2.4), ("short_swa",)
+
+
+def band(operator: str) -> tuple[float | None, float | None]:
+    """The least and the most that twice the tokens may cost; None where that is shown and is no bar."""
+    return BAND if operator in BARRED else (None, None)
 
 
 def grow(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t2lib.bench._case import BACKWARD, FORWARD
-from t2lib.bench._growth import BAND
+from t2lib.bench._growth import band
 from t2lib.bench._ratios import met
 
 UNITS = {"cpu": "CPU", "device": "GPU", "wall": "wall"}
@@ -71,8 +71,9 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     for entry in result["ratios"]:
         yield ratio_line(entry)
     for rung, growth in result["growth_in_T"].items():
-        asked = f"   ({BAND[0]:g} to {BAND[1]:g})"
-        yield f"  {rung + ', twice the tokens':<58}{growth:>7.2f}{asked}{VERDICT[met(growth, *BAND)]}"
+        low, high = band(result["operator"])
+        asked = "" if low is None else f"   ({low:g} to {high:g})"
+        yield f"  {rung + ', twice the tokens':<58}{growth:>7.2f}{asked}{VERDICT[met(growth, low, high)]}"
     for growth in result.get("growth", {}).values():
         yield ""
         yield from _growth(growth, UNITS[result["clock"]])

@@ -62,7 +62,9 @@ def record(device="cpu"):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    # As if how it grows were a bar of this operator too.
+    monkeypatch.setattr(measured_records, "band", lambda operator: (1.6, 2.4))
     (tmp_path / "depth_mix-cpu.json").write_text(json.dumps(record()))
     return tmp_path
 
@@ -80,6 +82,14 @@ def test_bars_say_whether_they_are_kept(folder):
         assert f"| `depth_mix` | {row}" in lines
     assert "| `short_conv` | conv1d / best rung | not yet measured | not yet measured | ≥ 1 |  |" in lines
     assert sum("depth_mix" in line for line in lines) == 5
+
+
+def test_growth_is_a_bar_of_short_swa_alone(folder, monkeypatch):
+    monkeypatch.undo()
+    assert not any("twice the tokens" in line for line in measured_records.bars("cpu", folder))
+    (folder / "short_swa-cpu.json").write_text(json.dumps(record() | {"operator": "short_swa"}))
+    lines = plain(measured_records.bars("cpu", folder))
+    assert "| `short_swa` | eager, twice the tokens | 3.88 | not measured | 1.6 to 2.4 | **no** |" in lines
 
 
 def test_kept_memory_stands_beside_and_judges_growth(folder):
