@@ -59,7 +59,7 @@ def bars(device: str, folder: Path = RESULTS) -> Iterator[str]:
     On a CPU also what it is when malloc keeps its memory; there, growth is judged by that.
     """
     cpu = device == "cpu"
-    yield f"| operator | ratio, in one run | is |{' memory kept |' * cpu} bar | kept |"
+    yield f"| operator | ratio, in one run | is |{' memory kept |' * cpu} bar | met |"
     yield f"|:--|:--|--:|{'--:|' * cpu}:--|:--|"
     for operator in OPERATORS:
         asked, found = _asked(operator, device), of(operator, device, folder)
